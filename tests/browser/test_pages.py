@@ -21,7 +21,7 @@ SHOWN = {
     "p/auctions/checkpoints/1": ("Checkpoint 1", "Subtasks of rank_bids"),
     "p/auctions/checkpoints/4": ("Checkpoint 4", "late"),
     "p/auctions/exceptions": ("Exceptions", "rank_bids did not acknowledge"),
-    "p/auctions/summary": ("Summary", "End to end duration"),
+    "p/auctions/summary": ("Summary", "Finalization"),
     "p/auctions/skew": ("Skew", "Largest / median"),
     "p/auctions/configuration": ("Configuration", "max_records_per_epoch"),
     "p/auctions/journal": ("Journal", "Checkpoint 3 was aborted"),

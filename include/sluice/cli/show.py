@@ -35,9 +35,16 @@ from sluice.core.units import duration, period, size
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.project import load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
-from sluice.figures.overview import Details, Overview, StageSummary, StatsSummary
+from sluice.figures.overview import Details, Overview, StatsSummary
 from sluice.figures.rates import NodeRates, Rates, SourceLag
-from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats
+from sluice.figures.record import (
+    CheckpointStats,
+    CheckpointStatus,
+    Figure,
+    Scope,
+    Unit,
+    figures_of,
+)
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table
 from sluice.job.snapshots import parsed_checkpoint_id, retained_checkpoint
@@ -78,8 +85,6 @@ _LEAST = 12  # The least width of a reason, however narrow the screen is.
 _YES_OR_NO = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}
 _SHORT_LIFE = 6  # Letters of a life that are shown.
 _PERCENTILES = ("min", "avg", "p50", "p90", "p95", "p99", "p999", "max")
-_SIZES = ("checkpointed_size", "state_size", "persisted_data")
-_DURATIONS = ("end_to_end_duration", "finalization_duration")
 
 
 def pipelines(as_json: AsJson = False) -> None:
@@ -323,10 +328,12 @@ def _print_overview(shown: Overview) -> None:
         f"{counts.in_progress:,} in progress; {counts.restored:,} restores"
     )
     table = Table("of the completed", *_PERCENTILES)
-    for name in (*_DURATIONS, *_SIZES, "records"):
-        row: StatsSummary | None = getattr(shown.summary, name)
+    for figure in figures_of(Scope.CHECKPOINT):
+        row: StatsSummary | None = getattr(shown.summary, figure.name, None)
         if row is not None:
-            table.add_row(name, *(_figure(name, getattr(row, column)) for column in _PERCENTILES))
+            table.add_row(
+                figure.name, *(_shown(figure, getattr(row, part)) for part in _PERCENTILES)
+            )
     print_table(table)
     for what, one in (("completed", latest.completed), ("savepoint", latest.savepoint)):
         if one is not None:
@@ -352,12 +359,12 @@ def _print_details(found: Details) -> None:
     for one in found.exceptions:
         where = "" if one.index is None else f"/{one.index}"
         print_line(f"{one.stage or one.task}{where}, attempt {one.attempt}: {one.message}")
-    table = Table(
-        "stage", "acks", "latest ack after", "start delay", "alignment", "sync", "async", "written",
-        "state", "rows in", "rows out", "late", "requests", "watermark",
-    )  # fmt: skip
+    listed = [one for one in figures_of(Scope.STAGE) if one.is_listed]
+    table = Table("stage", "acks", *(one.title.lower() for one in listed))
     for stage in found.stages:
-        table.add_row(*map(escape, _stage_cells(stage, found.summaries[stage.id])))
+        acks = f"{stage.num_acknowledged_subtasks}/{stage.num_subtasks}"
+        figures = (_shown(one, one.of(stage)) for one in listed)
+        table.add_row(*map(escape, (stage.id, acks, *figures)))
     print_table(table)
     for stage in found.stages:
         for producer, late in (stage.late or {}).items():
@@ -372,36 +379,18 @@ def _print_details(found: Details) -> None:
             )
 
 
-def _stage_cells(stage: StageStats, of: StageSummary) -> list[str]:
-    """The figures of a stage; of its subtasks' the largest: the slowest one holds up the rest."""
-
-    def most(summary: StatsSummary | None) -> str:
-        return "" if summary is None else _figure("duration", summary.max)
-
-    return [
-        stage.id,
-        f"{stage.num_acknowledged_subtasks}/{stage.num_subtasks}",
-        _figure("duration", stage.end_to_end_duration),
-        most(of.start_delay),
-        _figure("duration", stage.alignment.duration),
-        most(of.sync),
-        most(of.async_),
-        _figure("size", stage.checkpointed_size),
-        _figure("size", stage.state_size),
-        _figure("rows", stage.rows_in),
-        _figure("rows", stage.rows_out),
-        _figure("rows", stage.late_rows),
-        "" if stage.requests is None else _figure("requests", stage.requests.total),
-        "" if stage.watermark is None else watermark(stage.watermark),
-    ]
-
-
-def _figure(name: str, value: float | None) -> str:
+def _shown(figure: Figure, value: float | None) -> str:
     if value is None:
         return ""
-    if "duration" in name:
-        return duration(value / 1000)
-    return size(round(value)) if name in _SIZES or name == "size" else f"{round(value):,}"
+    match figure.unit:
+        case Unit.MILLISECONDS:
+            return duration(value / 1000)
+        case Unit.BYTES:
+            return size(round(value))
+        case Unit.MOMENT:
+            return watermark(round(value))
+        case _:
+            return f"{round(value):,}"
 
 
 def _why(line: CheckpointStats) -> str:

@@ -15,14 +15,15 @@ from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.state import FailedCheckpoint
 from sluice.figures.rates import lag_behind, least_watermark
 from sluice.figures.record import (
-    COUNTED,
     CheckpointAlignment,
     CheckpointDuration,
     CheckpointStats,
     CheckpointStatus,
+    Scope,
     StageStats,
     SubtaskStats,
     SubtaskStatus,
+    figures_of,
     sum_of_measured,
     totals,
 )
@@ -114,7 +115,7 @@ def _stage(
         hot_groups=hottest(ack.metrics.hot_groups for ack in answered.acks),
         requests=sum(requests, StoreRequests()) if requests else None,
         subtasks=() if is_overtaken else subtasks,
-        **totals(done, StageStats),
+        **totals(done, Scope.STAGE),
     )
 
 
@@ -165,7 +166,11 @@ def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
         checkpointed_size=metrics.checkpointed_bytes,
         state_size=metrics.full_bytes,
         requests=metrics.requests,
-        **{name: getattr(metrics, name) for name in COUNTED},
+        **{
+            one.path: getattr(metrics, one.path)
+            for one in figures_of(Scope.SUBTASK)
+            if hasattr(metrics, one.path)
+        },
     )
 
 
@@ -272,5 +277,5 @@ def _with_stages(line: CheckpointStats, stages: Sequence[StageStats]) -> Checkpo
         unaligned_checkpoint=any(stage.unaligned_checkpoint for stage in stages),
         attempts=max(attempts, default=None),
         watermark_lag=lag_behind(line.trigger_timestamp, least_watermark(stages)),
-        **totals(stages, CheckpointStats),
+        **totals(stages, Scope.CHECKPOINT),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -19,27 +19,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.figures.overview import Counts, Latest
 from sluice.figures.rates import EPOCHS, NodeRates, Rates, SourceLag, moment_of
-from sluice.figures.record import CheckpointDuration, CheckpointStats, StageStats
-
-
-class Scope(StrEnum):
-    """The scope of a metric: what it is a figure of."""
-
-    JOB = "job"
-    SOURCE = "source"
-    STAGE = "stage"
-
-
-class Unit(StrEnum):
-    NUMBER = "number"
-    BYTES = "bytes"
-    MILLISECONDS = "ms"
-    NANOSECONDS = "ns"
-    MOMENT = "ms since 1970"
-    PER_SECOND = "number/s"
-    BYTES_PER_SECOND = "bytes/s"
-    FLAG = "0 or 1"
-
+from sluice.figures.record import CheckpointStats, Figure, Scope, StageStats, Unit, figures_of
 
 T = TypeVar("T")
 Value: TypeAlias = float | None
@@ -128,33 +108,25 @@ class _Stage(NamedTuple):
     stats: StageStats
     rates: NodeRates
 
-    @property
-    def watermark(self) -> Value:
-        return moment_of(self.stats.watermark)
-
-    def greatest(self, figure: Callable[[CheckpointDuration], Value]) -> Value:
-        """The greatest *figure* of the stage's subtasks."""
-        done = (one.checkpoint for one in self.stats.subtasks if one.checkpoint is not None)
-        return _greatest(map(figure, done))
-
     def requests(self, figures: Callable[[StoreRequests], Mapping[str, Value]]) -> Values:
         return None if self.stats.requests is None else figures(self.stats.requests)
 
 
-def _greatest(values: Iterable[Value]) -> Value:
-    return max((value for value in values if value is not None), default=None)
+def _of_stage(figure: Figure, stage: _Stage) -> Value:
+    return figure.of(stage.stats)
 
 
 def _nanos(milliseconds: Value) -> Value:
-    return None if milliseconds is None else milliseconds * NANOS
+    return None if milliseconds is None else milliseconds * 1_000_000
 
 
-NANOS = 1_000_000  # In a millisecond: Flink has two figures of a checkpoint in nanoseconds.
+_IN_NANOSECONDS = frozenset({"checkpointAlignmentTime", "checkpointStartDelayNanos"})  # In Flink.
 _LATEST = ", of the newest completed checkpoint"
 _RECENT = f" per second, over the last {EPOCHS} completed checkpoints"
 _NOT_YET = "that were there at the newest trigger, and are in no completed checkpoint"
 
 _N, _B, _MS, _AT, _FLAG = Unit.NUMBER, Unit.BYTES, Unit.MILLISECONDS, Unit.MOMENT, Unit.FLAG
+_PER_S, _BYTES_PER_S = Unit.PER_SECOND, Unit.BYTES_PER_SECOND
 
 
 def _newest(figure: Callable[[CheckpointStats], Value]) -> Callable[[JobFigures], Value]:
@@ -167,325 +139,100 @@ def _owed(job: JobFigures) -> Value:
     return latest is not None and not latest.is_committed
 
 
+def _metric(figure: Figure, of: Callable[[T], Value]) -> Metric[T]:
+    """The metric of the newest completed checkpoint's *figure*."""
+    unit, value = figure.unit, of
+    if figure.metric in _IN_NANOSECONDS:
+        unit, value = Unit.NANOSECONDS, lambda thing: _nanos(of(thing))
+    says = f"{figure.says}{_LATEST}"
+    return Metric(figure.metric, unit, value, says, is_flinks=figure.is_flinks)
+
+
+# fmt: off
 _OF_JOBS: tuple[Metric[JobFigures], ...] = (
-    Metric(
-        "jobStatus",
-        _FLAG,
-        lambda job: {one.value: one is job.state.status for one in JobStatus},
-        "1 for the status that the job has",
-        label="status",
-        is_flinks=False,
-    ),
-    Metric(
-        "isReadable",
-        _FLAG,
-        lambda _: 1,
-        "0 where the job's journal could not be read, and nothing else is known",
-        is_flinks=False,
-    ),
-    Metric(
-        "numRestarts",
-        _N,
-        lambda job: job.state.num_restarts,
-        "restarts after a failure since the job was submitted",
-    ),
-    Metric(
-        "totalNumberOfCheckpoints", _N, lambda job: job.counts.total, "checkpoints since the first"
-    ),
-    Metric(
-        "numberOfInProgressCheckpoints",
-        _N,
-        lambda job: job.counts.in_progress,
-        "checkpoints that are pending",
-    ),
-    Metric(
-        "numberOfCompletedCheckpoints",
-        _N,
-        lambda job: job.counts.completed,
-        "checkpoints that completed since the first",
-    ),
-    Metric(
-        "numberOfFailedCheckpoints",
-        _N,
-        lambda job: job.counts.failed,
-        "checkpoints that failed since the first",
-    ),
-    Metric(
-        "numberOfUnsuccessfulTriggers",
-        _N,
-        lambda job: job.counts.unsuccessful_triggers,
-        "triggers that were refused in a row, since the last one that succeeded",
-        is_flinks=False,
-    ),
-    Metric(
-        "lastCompletedCheckpointId",
-        _N,
-        _newest(lambda done: done.id),
-        "the id of the newest completed checkpoint",
-    ),
-    Metric(
-        "lastCheckpointCompletedTimestamp",
-        _AT,
-        _newest(lambda done: done.completed_timestamp),
-        "when the newest completed checkpoint was completed",
-    ),
-    Metric(
-        "lastCheckpointDuration",
-        _MS,
-        _newest(lambda done: done.end_to_end_duration),
-        f"from the trigger to the latest ack{_LATEST}",
-    ),
-    Metric(
-        "lastCheckpointSize",
-        _B,
-        _newest(lambda done: done.checkpointed_size),
-        f"what was written for the state{_LATEST}",
-    ),
-    Metric(
-        "lastCheckpointFullSize",
-        _B,
-        _newest(lambda done: done.state_size),
-        f"the whole state{_LATEST}",
-    ),
-    Metric(
-        "lastCheckpointPersistedData",
-        _B,
-        _newest(lambda done: done.persisted_data),
-        f"what it left in flight{_LATEST}",
-    ),
-    Metric(
-        "lastCheckpointExternalPath",
-        _FLAG,
-        lambda job: None if job.external_path is None else {job.external_path: 1},
-        "1 for the folder of the newest retained checkpoint",
-        label="path",
-    ),
-    Metric(
-        "lastCheckpointRestoreTimestamp",
-        _AT,
-        lambda job: None if (done := job.latest.restored) is None else done.restore_timestamp,
-        "when the job was restored the last time",
-    ),
-    Metric(
-        "isProcessingBacklog",
-        _FLAG,
-        lambda job: job.state.is_backlog,
-        "1 while more records wait behind the newest barrier than an epoch takes",
-    ),
-    Metric(
-        "lastCheckpointQueueDuration",
-        _MS,
-        _newest(lambda done: done.queue_duration),
-        f"how long its request had waited in the queue{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "lastCheckpointCoordinatorStateSize",
-        _B,
-        _newest(lambda done: done.coordinator_state_size),
-        f"positions of sources and answers of hooks, the coordinator's own state{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "finalizationDuration",
-        _MS,
-        _newest(lambda done: done.finalization_duration),
-        f"from the latest ack to the completion{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "numRecords",
-        _N,
-        _newest(lambda done: done.records),
-        f"records read from the sources{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "checkpointInterval",
-        _MS,
-        lambda job: job.interval_ms,
-        "the interval between two checkpoints that is in force, unless it is paused",
-        is_flinks=False,
-    ),
-    Metric(
-        "numberOfOwedCommits",
-        _N,
-        _owed,
-        "completed checkpoints that the sinks have not published",
-        is_flinks=False,
-    ),
-    Metric(
-        "numberOfOrphans",
-        _N,
-        lambda job: job.orphans,
-        "files that nothing names; only where orphans are looked for",
-        is_flinks=False,
-    ),
-    Metric(
-        "orphansSize",
-        _B,
-        lambda job: job.orphaned_bytes,
-        "the size of the files that nothing names",
-        is_flinks=False,
-    ),
+    Metric("jobStatus", _FLAG,
+           lambda job: {one.value: one is job.state.status for one in JobStatus},
+           "1 for the status that the job has", label="status", is_flinks=False),
+    Metric("isReadable", _FLAG, lambda _: 1,
+           "0 where the job's journal could not be read, and nothing else is known",
+           is_flinks=False),
+    Metric("numRestarts", _N, lambda job: job.state.num_restarts,
+           "restarts after a failure since the job was submitted"),
+    Metric("totalNumberOfCheckpoints", _N, lambda job: job.counts.total,
+           "checkpoints since the first"),
+    Metric("numberOfInProgressCheckpoints", _N, lambda job: job.counts.in_progress,
+           "checkpoints that are pending"),
+    Metric("numberOfCompletedCheckpoints", _N, lambda job: job.counts.completed,
+           "checkpoints that completed since the first"),
+    Metric("numberOfFailedCheckpoints", _N, lambda job: job.counts.failed,
+           "checkpoints that failed since the first"),
+    Metric("numberOfUnsuccessfulTriggers", _N, lambda job: job.counts.unsuccessful_triggers,
+           "triggers that were refused in a row, since the last one that succeeded",
+           is_flinks=False),
+    Metric("lastCompletedCheckpointId", _N, _newest(lambda done: done.id),
+           "the id of the newest completed checkpoint"),
+    Metric("lastCheckpointCompletedTimestamp", _AT, _newest(lambda done: done.completed_timestamp),
+           "when the newest completed checkpoint was completed"),
+    *(_metric(one, _newest(one.of)) for one in figures_of(Scope.CHECKPOINT) if one.metric),
+    Metric("lastCheckpointExternalPath", _FLAG,
+           lambda job: None if job.external_path is None else {job.external_path: 1},
+           "1 for the folder of the newest retained checkpoint", label="path"),
+    Metric("lastCheckpointRestoreTimestamp", _AT,
+           lambda job: None if (done := job.latest.restored) is None else done.restore_timestamp,
+           "when the job was restored the last time"),
+    Metric("isProcessingBacklog", _FLAG, lambda job: job.state.is_backlog,
+           "1 while more records wait behind the newest barrier than an epoch takes"),
+    Metric("checkpointInterval", _MS, lambda job: job.interval_ms,
+           "the interval between two checkpoints that is in force, unless it is paused",
+           is_flinks=False),
+    Metric("numberOfOwedCommits", _N, _owed,
+           "completed checkpoints that the sinks have not published", is_flinks=False),
+    Metric("numberOfOrphans", _N, lambda job: job.orphans,
+           "files that nothing names; only where orphans are looked for", is_flinks=False),
+    Metric("orphansSize", _B, lambda job: job.orphaned_bytes,
+           "the size of the files that nothing names", is_flinks=False),
 )
 _OF_SOURCES: tuple[Metric[_Source], ...] = (
     Metric("pendingRecords", _N, lambda source: source.lag.pending_records, f"records {_NOT_YET}"),
-    Metric(
-        "pendingBytes", _B, lambda source: source.lag.pending_bytes, f"bytes of files {_NOT_YET}"
-    ),
-    Metric(
-        "pendingTimestamp",
-        _AT,
-        lambda source: source.lag.as_of,
-        "the newest trigger, when it was seen what is pending",
-        is_flinks=False,
-    ),
-    Metric(
-        "watermarkLag",
-        _MS,
-        lambda source: source.lag.watermark_lag,
-        f"from the source's watermark to the trigger{_LATEST}",
-    ),
-    Metric(
-        "currentEmitEventTimeLag",
-        _MS,
-        lambda source: source.lag.emit_event_time_lag,
-        f"from the latest event time until it had been read{_LATEST}",
-    ),
+    Metric("pendingBytes", _B, lambda source: source.lag.pending_bytes,
+           f"bytes of files {_NOT_YET}"),
+    Metric("pendingTimestamp", _AT, lambda source: source.lag.as_of,
+           "the newest trigger, when it was seen what is pending", is_flinks=False),
+    Metric("watermarkLag", _MS, lambda source: source.lag.watermark_lag,
+           f"from the source's watermark to the trigger{_LATEST}"),
+    Metric("currentEmitEventTimeLag", _MS, lambda source: source.lag.emit_event_time_lag,
+           f"from the latest event time until it had been read{_LATEST}"),
     Metric("numRecordsIn", _N, lambda source: source.lag.records, f"records read{_LATEST}"),
-    Metric(
-        "numRecordsInPerSecond",
-        Unit.PER_SECOND,
-        lambda source: source.rates.rows_out_per_second,
-        f"records read{_RECENT}",
-    ),
-    Metric(
-        "numBytesInPerSecond",
-        Unit.BYTES_PER_SECOND,
-        lambda source: source.rates.bytes_out_per_second,
-        f"bytes read{_RECENT}, where offsets are bytes",
-    ),
+    Metric("numRecordsInPerSecond", _PER_S, lambda source: source.rates.rows_out_per_second,
+           f"records read{_RECENT}"),
+    Metric("numBytesInPerSecond", _BYTES_PER_S, lambda source: source.rates.bytes_out_per_second,
+           f"bytes read{_RECENT}, where offsets are bytes"),
 )
 _OF_STAGES: tuple[Metric[_Stage], ...] = (
     # An epoch is consumed whole: the watermark of its input is the output's.
-    Metric(
-        "currentInputWatermark",
-        _AT,
-        lambda stage: stage.watermark,
-        f"the watermark of the input that was consumed{_LATEST}",
-    ),
-    Metric(
-        "currentOutputWatermark",
-        _AT,
-        lambda stage: stage.watermark,
-        f"the watermark of the output{_LATEST}",
-    ),
-    Metric("numRecordsIn", _N, lambda stage: stage.stats.rows_in, f"records read{_LATEST}"),
-    Metric("numRecordsOut", _N, lambda stage: stage.stats.rows_out, f"records emitted{_LATEST}"),
-    Metric(
-        "numBytesOut",
-        _B,
-        lambda stage: stage.stats.bytes_out,
-        f"bytes of the stream, and of what was staged for sinks{_LATEST}",
-    ),
-    Metric(
-        "numRecordsInPerSecond",
-        Unit.PER_SECOND,
-        lambda stage: stage.rates.rows_in_per_second,
-        f"records read{_RECENT}",
-    ),
-    Metric(
-        "numRecordsOutPerSecond",
-        Unit.PER_SECOND,
-        lambda stage: stage.rates.rows_out_per_second,
-        f"records emitted{_RECENT}",
-    ),
-    Metric(
-        "numBytesOutPerSecond",
-        Unit.BYTES_PER_SECOND,
-        lambda stage: stage.rates.bytes_out_per_second,
-        f"bytes emitted{_RECENT}",
-    ),
-    Metric(
-        "numLateRecordsDropped",
-        _N,
-        lambda stage: stage.stats.late_rows,
-        f"records behind the watermark{_LATEST}",
-    ),
-    Metric(
-        "numMalformedRecords",
-        _N,
-        lambda stage: stage.stats.malformed_rows,
-        f"records that could not be decoded{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "stateSize",
-        _B,
-        lambda stage: stage.stats.state_size,
-        f"the whole state{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "checkpointedSize",
-        _B,
-        lambda stage: stage.stats.checkpointed_size,
-        f"what was written for the state{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "syncDuration",
-        _MS,
-        lambda stage: stage.greatest(lambda done: done.sync),
-        f"the sync part of its slowest subtask{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "asyncDuration",
-        _MS,
-        lambda stage: stage.greatest(lambda done: done.async_),
-        f"the async part of its slowest subtask{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "asyncStartDelay",
-        _MS,
-        lambda stage: stage.greatest(lambda done: done.async_start_delay),
-        f"the longest that an upload waited to begin{_LATEST}",
-        is_flinks=False,
-    ),
-    Metric(
-        "checkpointAlignmentTime",
-        Unit.NANOSECONDS,
-        lambda stage: _nanos(stage.stats.alignment.duration),
-        f"from its first input's barrier to its last input's{_LATEST}",
-    ),
-    Metric(
-        "checkpointStartDelayNanos",
-        Unit.NANOSECONDS,
-        lambda stage: _nanos(_greatest(one.start_delay for one in stage.stats.subtasks)),
-        f"from the trigger to the start of its latest subtask{_LATEST}",
-    ),
-    Metric(
-        "numStoreRequests",
-        _N,
-        lambda stage: stage.requests(
-            lambda n: {"GET": n.gets, "PUT": n.puts, "LIST": n.lists, "DELETE": n.deletes}
-        ),
-        f"requests of its subtasks to stores, GET, PUT, LIST or DELETE{_LATEST}",
-        label="kind",
-        is_flinks=False,
-    ),
-    Metric(
-        "numStoreBytes",
-        _B,
-        lambda stage: stage.requests(lambda n: {"GET": n.bytes_read, "PUT": n.bytes_written}),
-        f"bytes that these requests read, GET, or wrote, PUT{_LATEST}",
-        label="kind",
-        is_flinks=False,
-    ),
+    Metric("currentInputWatermark", _AT, lambda stage: moment_of(stage.stats.watermark),
+           f"the watermark of the input that was consumed{_LATEST}"),
+    Metric("currentOutputWatermark", _AT, lambda stage: moment_of(stage.stats.watermark),
+           f"the watermark of the output{_LATEST}"),
+    Metric("numRecordsInPerSecond", _PER_S, lambda stage: stage.rates.rows_in_per_second,
+           f"records read{_RECENT}"),
+    Metric("numRecordsOutPerSecond", _PER_S, lambda stage: stage.rates.rows_out_per_second,
+           f"records emitted{_RECENT}"),
+    Metric("numBytesOutPerSecond", _BYTES_PER_S, lambda stage: stage.rates.bytes_out_per_second,
+           f"bytes emitted{_RECENT}"),
+    *(_metric(one, partial(_of_stage, one)) for one in figures_of(Scope.STAGE) if one.metric),
+    Metric("numStoreRequests", _N,
+           lambda stage: stage.requests(
+               lambda n: {"GET": n.gets, "PUT": n.puts, "LIST": n.lists, "DELETE": n.deletes}
+           ),
+           f"requests of its subtasks to stores, GET, PUT, LIST or DELETE{_LATEST}",
+           label="kind", is_flinks=False),
+    Metric("numStoreBytes", _B,
+           lambda stage: stage.requests(lambda n: {"GET": n.bytes_read, "PUT": n.bytes_written}),
+           f"bytes that these requests read, GET, or wrote, PUT{_LATEST}",
+           label="kind", is_flinks=False),
 )
+# fmt: on
 _SOURCES = tuple(replace(metric, scope=Scope.SOURCE) for metric in _OF_SOURCES)
 _STAGES = tuple(replace(metric, scope=Scope.STAGE) for metric in _OF_STAGES)
 _ALL: tuple[Metric[Any], ...] = (*_OF_JOBS, *_SOURCES, *_STAGES)

@@ -14,10 +14,12 @@ import msgspec
 from sluice.figures.record import (
     CheckpointStats,
     CheckpointStatus,
+    Scope,
     SourceStats,
     StageStats,
     SubtaskStats,
     TaskException,
+    figures_of,
 )
 
 
@@ -98,6 +100,9 @@ class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: StatsSummary | None
 
 
+_OVER_SUBTASKS = frozenset(StageSummary.__struct_fields__)
+
+
 class Details(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint with all that was measured of it; ``summaries`` are by stage."""
 
@@ -121,17 +126,8 @@ def summary_of_checkpoints(checkpoints: Iterable[CheckpointStats]) -> Summary:
 
 
 def summary_of_stage(subtasks: Sequence[SubtaskStats]) -> StageSummary:
-    durations = [one.checkpoint for one in subtasks if one.checkpoint is not None]
-    return StageSummary(
-        checkpointed_size=summary_of(one.checkpointed_size for one in subtasks),
-        state_size=summary_of(one.state_size for one in subtasks),
-        end_to_end_duration=summary_of(one.end_to_end_duration for one in subtasks),
-        sync=summary_of(one.sync for one in durations),
-        async_=summary_of(one.async_ for one in durations),
-        start_delay=summary_of(one.start_delay for one in subtasks),
-        async_start_delay=summary_of(one.async_start_delay for one in durations),
-        rows_in=summary_of(one.rows_in for one in subtasks),
-    )
+    figures = [one for one in figures_of(Scope.SUBTASK) if one.name in _OVER_SUBTASKS]
+    return StageSummary(**{one.name: summary_of(map(one.of, subtasks)) for one in figures})
 
 
 def latest_of(checkpoints: Sequence[CheckpointStats], restored: Restored | None) -> Latest:

@@ -3,6 +3,10 @@
 Named as in Flink's REST API where Flink has them: moments in milliseconds since 1970, durations in
 milliseconds, sizes in bytes.  None is what was not measured, and never a zero.
 
+A figure is a field of a record and a line of ``FIGURES``, and nothing besides: totals, metrics,
+attributes of spans, distributions, and the columns of the command line and of pages are taken from
+there.
+
 The statistics of a checkpoint are one object that is written once.  Its ``History`` has a line for
 each of the checkpoints that ended shortly before, at most ``TAIL`` of them, and names the object
 that has the older ones, up to the bound.  So the whole history is in the newest object and one
@@ -12,19 +16,15 @@ other; see docs/adr/0017-statistics-lag-and-spans.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from sluice.core.answers import HotGroup, LateRows, StoreRequests
 
 TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
-
-
-# Measured by a subtask under these names, and added up where its stage or checkpoint has the name.
-COUNTED = ("rows_in", "rows_out", "groups", "late_rows", "malformed_rows")
-SIZES = ("checkpointed_size", "state_size")
 
 
 class CheckpointStatus(StrEnum):
@@ -248,6 +248,165 @@ class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     exceptions: tuple[TaskException, ...] = ()
 
 
+class Scope(StrEnum):
+    """What a figure is of."""
+
+    JOB = "job"
+    CHECKPOINT = "checkpoint"
+    SOURCE = "source"
+    STAGE = "stage"
+    SUBTASK = "subtask"
+
+
+class Unit(StrEnum):
+    NUMBER = "number"
+    BYTES = "bytes"
+    MILLISECONDS = "ms"
+    NANOSECONDS = "ns"
+    MOMENT = "ms since 1970"
+    PER_SECOND = "number/s"
+    BYTES_PER_SECOND = "bytes/s"
+    FLAG = "0 or 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of the records of a scope, at ``path`` in them; behind ``subtasks`` the greatest.
+
+    ``title`` heads its column, and ``says``, a clause, is its hint and the help of its metric.
+    ``metric`` and ``span`` are its names there, ``is_flinks``: Flink's own.  ``adds_up``: it is the
+    sum of those of its parts.  With ``is_listed`` the command line has a column for it, and with
+    ``has_skew`` the page of skew a row.
+    """
+
+    scope: Scope
+    path: str
+    unit: Unit
+    title: str
+    says: str
+    metric: str = ""
+    span: str = ""
+    is_flinks: bool = True
+    adds_up: bool = False
+    is_listed: bool = False
+    has_skew: bool = False
+
+    @property
+    def name(self) -> str:
+        """The last name of the path; summaries have it under this."""
+        return self.path.rpartition(".")[2]
+
+    def of(self, record: object) -> int | None:
+        """None is what was not measured."""
+        return _at(record, self.path.split("."))
+
+
+def _at(value: object, names: Sequence[str]) -> int | None:
+    if isinstance(value, tuple):
+        return max((n for one in value if (n := _at(one, names)) is not None), default=None)
+    if value is None or not names:
+        return cast("int | None", value)
+    return _at(getattr(value, names[0]), names[1:])
+
+
+_CHECKPOINT, _STAGE, _SUBTASK = Scope.CHECKPOINT, Scope.STAGE, Scope.SUBTASK
+_N, _B, _MS, _AT = Unit.NUMBER, Unit.BYTES, Unit.MILLISECONDS, Unit.MOMENT
+
+# fmt: off
+FIGURES = (
+    Figure(_CHECKPOINT, "end_to_end_duration", _MS, "Duration",
+           "from the trigger to the latest ack", "lastCheckpointDuration"),
+    Figure(_CHECKPOINT, "queue_duration", _MS, "In the queue",
+           "how long its request had waited in the queue", "lastCheckpointQueueDuration",
+           is_flinks=False),
+    Figure(_CHECKPOINT, "finalization_duration", _MS, "Finalization",
+           "from the latest ack to the completion", "finalizationDuration", is_flinks=False),
+    Figure(_CHECKPOINT, "checkpointed_size", _B, "Checkpointed", "what was written for the state",
+           "lastCheckpointSize", span="checkpointedSize", adds_up=True),
+    Figure(_CHECKPOINT, "state_size", _B, "State", "the whole state",
+           "lastCheckpointFullSize", span="fullSize", adds_up=True),
+    Figure(_CHECKPOINT, "persisted_data", _B, "In flight", "what it left in flight",
+           "lastCheckpointPersistedData"),
+    Figure(_CHECKPOINT, "coordinator_state_size", _B, "Coordinator",
+           "positions of sources and answers of hooks, the coordinator's own state",
+           "lastCheckpointCoordinatorStateSize", is_flinks=False),
+    Figure(_CHECKPOINT, "records", _N, "Records", "records read from the sources",
+           "numRecords", span="numRecords", is_flinks=False),
+    Figure(_CHECKPOINT, "pending_records", _N, "Pending",
+           "records that it left behind its barriers, of the sources that count them"),
+    Figure(_CHECKPOINT, "pending_bytes", _B, "Pending bytes",
+           "bytes of files that it left behind its barriers"),
+    Figure(_CHECKPOINT, "watermark_lag", _MS, "Watermark lag",
+           "from the least watermark of its stages to the trigger"),
+    Figure(_CHECKPOINT, "rows_out", _N, "Rows out", "records that its stages emitted",
+           adds_up=True),
+    Figure(_CHECKPOINT, "late_rows", _N, "Late rows", "records behind the watermark",
+           adds_up=True),
+    Figure(_CHECKPOINT, "malformed_rows", _N, "Malformed rows",
+           "records that could not be decoded", adds_up=True),
+    Figure(_CHECKPOINT, "attempts", _N, "Attempts", "the most execution attempts of a stage"),
+    Figure(_STAGE, "end_to_end_duration", _MS, "Duration", "from the trigger to its latest ack",
+           is_listed=True),
+    Figure(_STAGE, "subtasks.start_delay", _MS, "Start delay",
+           "from the trigger to the start of its latest subtask", "checkpointStartDelayNanos",
+           is_listed=True),
+    Figure(_STAGE, "alignment.duration", _MS, "Alignment",
+           "from its first input's barrier to its last input's", "checkpointAlignmentTime",
+           is_listed=True),
+    Figure(_STAGE, "subtasks.checkpoint.sync", _MS, "Sync", "the sync part of its slowest subtask",
+           "syncDuration", is_flinks=False, is_listed=True),
+    Figure(_STAGE, "subtasks.checkpoint.async_", _MS, "Async",
+           "the async part of its slowest subtask", "asyncDuration", is_flinks=False,
+           is_listed=True),
+    Figure(_STAGE, "subtasks.checkpoint.async_start_delay", _MS, "Async start delay",
+           "the longest that an upload waited to begin", "asyncStartDelay", is_flinks=False),
+    Figure(_STAGE, "checkpointed_size", _B, "Checkpointed", "what was written for the state",
+           "checkpointedSize", "checkpointedSize", is_flinks=False, adds_up=True, is_listed=True),
+    Figure(_STAGE, "state_size", _B, "State", "the whole state",
+           "stateSize", "stateSize", is_flinks=False, adds_up=True, is_listed=True),
+    Figure(_STAGE, "alignment.persisted", _B, "In flight", "what it left in flight"),
+    Figure(_STAGE, "rows_in", _N, "Rows in", "records read",
+           "numRecordsIn", "numRecordsIn", adds_up=True, is_listed=True),
+    Figure(_STAGE, "rows_out", _N, "Rows out", "records emitted",
+           "numRecordsOut", "numRecordsOut", adds_up=True, is_listed=True),
+    Figure(_STAGE, "bytes_out", _B, "Bytes out",
+           "bytes of the stream, and of what was staged for sinks", "numBytesOut"),
+    Figure(_STAGE, "late_rows", _N, "Late", "records behind the watermark",
+           "numLateRecordsDropped", adds_up=True, is_listed=True),
+    Figure(_STAGE, "malformed_rows", _N, "Malformed", "records that could not be decoded",
+           "numMalformedRecords", is_flinks=False, adds_up=True),
+    Figure(_STAGE, "requests.total", _N, "Requests",
+           "requests of its subtasks to stores, before their acks", is_listed=True),
+    Figure(_STAGE, "watermark", _AT, "Watermark", "the watermark of its output",
+           span="watermark", is_listed=True),
+    Figure(_STAGE, "attempt", _N, "Attempt", "its execution attempt", span="attempt"),
+    Figure(_SUBTASK, "end_to_end_duration", _MS, "Duration", "from the trigger to its ack"),
+    Figure(_SUBTASK, "start_delay", _MS, "Start delay", "from the trigger to its start"),
+    Figure(_SUBTASK, "checkpoint.sync", _MS, "Sync", "reading, merging and encoding"),
+    Figure(_SUBTASK, "checkpoint.async_", _MS, "Async",
+           "from there until all was durable: uploads that were left"),
+    Figure(_SUBTASK, "checkpoint.async_start_delay", _MS, "Async start delay",
+           "the longest that an upload waited to begin"),
+    Figure(_SUBTASK, "checkpointed_size", _B, "Checkpointed", "what was written for the state",
+           span="checkpointedSize", has_skew=True),
+    Figure(_SUBTASK, "state_size", _B, "State", "the whole state", has_skew=True),
+    Figure(_SUBTASK, "rows_in", _N, "Rows in", "records read", span="numRecordsIn",
+           has_skew=True),
+    Figure(_SUBTASK, "rows_out", _N, "Rows out", "records emitted", span="numRecordsOut"),
+    Figure(_SUBTASK, "groups", _N, "Groups", "distinct keys of this epoch"),
+    Figure(_SUBTASK, "late_rows", _N, "Late rows", "records behind the watermark", has_skew=True),
+    Figure(_SUBTASK, "malformed_rows", _N, "Malformed", "records that could not be decoded"),
+    Figure(_SUBTASK, "requests.total", _N, "Requests",
+           "to stores, before its ack: GET, PUT, LIST and DELETE"),
+    Figure(_SUBTASK, "attempt", _N, "Attempt", "its execution attempt", span="attempt"),
+)
+# fmt: on
+
+
+def figures_of(scope: Scope) -> tuple[Figure, ...]:
+    return tuple(one for one in FIGURES if one.scope is scope)
+
+
 def needs_older(previous: History) -> bool:
     """Whether ``extended`` needs the lines of the object that *previous* names."""
     return previous.older is not None and len(previous.checkpoints) >= TAIL
@@ -345,13 +504,10 @@ def sum_of_measured(values: Iterable[int | None]) -> int | None:
     return sum(measured) if measured else None
 
 
-def totals(parts: Sequence[msgspec.Struct], whole: type[msgspec.Struct]) -> dict[str, Any]:
-    """The figures of *whole* that are the sums of those that were measured of its *parts*."""
-    return {
-        name: sum_of_measured(getattr(part, name) for part in parts)
-        for name in (*SIZES, *COUNTED)
-        if name in whole.__struct_fields__
-    }
+def totals(parts: Sequence[msgspec.Struct], scope: Scope) -> dict[str, Any]:
+    """The figures of *scope* that are the sums of those that were measured of its *parts*."""
+    sums = (one.path for one in figures_of(scope) if one.adds_up)
+    return {path: sum_of_measured(getattr(part, path) for part in parts) for path in sums}
 
 
 def sum_if_whole(values: Iterable[int | None]) -> int | None:

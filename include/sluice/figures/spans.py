@@ -16,7 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats, SubtaskStats
+from sluice.figures.record import (
+    CheckpointStats,
+    CheckpointStatus,
+    Scope,
+    StageStats,
+    SubtaskStats,
+    figures_of,
+)
 
 Attribute = str | int | bool
 
@@ -85,44 +92,32 @@ def _error(checkpoint: CheckpointStats) -> str | None:
 def _of_checkpoint(origin: Origin, checkpoint: CheckpointStats) -> dict[str, Attribute]:
     """The names are those of Flink's checkpoint spans, where it has them."""
     return _known(
+        Scope.CHECKPOINT,
+        checkpoint,
         pipeline=origin.pipeline,
         checkpointId=checkpoint.id,
         checkpointStatus=checkpoint.status.value,
         checkpointType=checkpoint.checkpoint_type,
         isUnaligned=checkpoint.unaligned_checkpoint,
-        checkpointedSize=checkpoint.checkpointed_size,
-        fullSize=checkpoint.state_size,
-        numRecords=checkpoint.records,
         cause=checkpoint.cause or None,
     )
 
 
 def _of_stage(stage: StageStats) -> dict[str, Attribute]:
     return _known(
+        Scope.STAGE,
+        stage,
         stage=stage.id,
-        attempt=stage.attempt,
         numSubtasks=stage.num_subtasks,
         numAcknowledgedSubtasks=stage.num_acknowledged_subtasks,
-        checkpointedSize=stage.checkpointed_size,
-        stateSize=stage.state_size,
-        numRecordsIn=stage.rows_in,
-        numRecordsOut=stage.rows_out,
-        watermark=stage.watermark,
     )
 
 
-def _of_subtask(subtask: SubtaskStats) -> dict[str, Attribute]:
-    return _known(
-        subtask=subtask.index,
-        attempt=subtask.attempt,
-        checkpointedSize=subtask.checkpointed_size,
-        numRecordsIn=subtask.rows_in,
-        numRecordsOut=subtask.rows_out,
-    )
-
-
-def _known(**attributes: Attribute | None) -> dict[str, Attribute]:
-    return {f"sluice.{name}": value for name, value in attributes.items() if value is not None}
+def _known(scope: Scope, record: object, **attributes: Attribute | None) -> dict[str, Attribute]:
+    """*attributes*, and the figures of *record* that spans have."""
+    figures = {one.span: one.of(record) for one in figures_of(scope) if one.span}
+    known = (attributes | figures).items()
+    return {f"sluice.{name}": value for name, value in known if value is not None}
 
 
 def _id(seed: str, size_bytes: int) -> int:
@@ -173,7 +168,8 @@ def _subtask(seed: str, stage: Span, subtask: SubtaskStats) -> Iterator[Span]:
     started, ended = subtask.start_timestamp, subtask.ack_timestamp
     if started is None or ended is None:
         return
-    span = _part(seed, stage, f"subtask {subtask.index}", started, ended, _of_subtask(subtask))
+    about = _known(Scope.SUBTASK, subtask, subtask=subtask.index)
+    span = _part(seed, stage, f"subtask {subtask.index}", started, ended, about)
     yield span
     if subtask.checkpoint is not None:
         began = max(span.start_ms, span.end_ms - subtask.checkpoint.async_)

@@ -273,14 +273,8 @@ def stage_with_subtasks(job: Job, checkpoint_id: CheckpointId, stage: str) -> St
         **_fields(_without_rows(figures)) | {"subtasks": subtasks},
         checkpoint_id=checkpoint_id,
         summary=SubtaskSummary(
-            checkpointed_size=flat.checkpointed_size,
-            state_size=flat.state_size,
-            end_to_end_duration=flat.end_to_end_duration,
-            checkpoint_duration=CheckpointDurations(
-                sync=flat.sync, async_=flat.async_, async_start_delay=flat.async_start_delay
-            ),
-            start_delay=flat.start_delay,
-            rows_in=flat.rows_in,
+            **_picked(flat, SubtaskSummary),
+            checkpoint_duration=CheckpointDurations(**_picked(flat, CheckpointDurations)),
         ),
     )
 
@@ -448,6 +442,10 @@ def _restored(job: Job, state: CoordinatorState) -> Restored | None:
         is_savepoint=restored.is_savepoint,
         external_path=f"{root}/{key}",
     )
+
+
+def _picked(record: msgspec.Struct, of: type[msgspec.Struct]) -> dict[str, Any]:
+    return {name: value for name, value in _fields(record).items() if name in of.__struct_fields__}
 
 
 def _fields(record: msgspec.Struct) -> dict[str, Any]:

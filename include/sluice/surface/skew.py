@@ -14,7 +14,13 @@ import msgspec
 
 from sluice.core.answers import LATE_BOUNDS_MS, HotGroup, LateRows
 from sluice.figures.measuring import hottest, sum_of_late
-from sluice.figures.record import CheckpointStatistics, CheckpointStatus, SubtaskStats
+from sluice.figures.record import (
+    CheckpointStatistics,
+    CheckpointStatus,
+    Scope,
+    SubtaskStats,
+    figures_of,
+)
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
 from sluice.surface.checkpoints import overview
@@ -143,10 +149,6 @@ def _duration(subtask: SubtaskStats) -> int | None:
     return max(0, subtask.ack_timestamp - subtask.start_timestamp)
 
 
-_FIGURES: dict[str, Callable[[SubtaskStats], int | None]] = {
-    "duration": _duration,
-    "rows_in": lambda subtask: subtask.rows_in,
-    "state_size": lambda subtask: subtask.state_size,
-    "checkpointed_size": lambda subtask: subtask.checkpointed_size,
-    "late_rows": lambda subtask: subtask.late_rows,
+_FIGURES: dict[str, Callable[[SubtaskStats], int | None]] = {"duration": _duration} | {
+    one.name: one.of for one in figures_of(Scope.SUBTASK) if one.has_skew
 }

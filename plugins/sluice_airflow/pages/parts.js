@@ -1,7 +1,8 @@
 /** What the pages are made of: figures, badges, tables, and the states without data. */
 
 import { useState } from "./vendor/preact-hooks.js";
-import { ago, count, isAbsent, moment, words } from "./format.js";
+import { FIGURES } from "./figures.js";
+import { ago, count, duration, isAbsent, moment, size, watermark, words } from "./format.js";
 import { html } from "./html.js";
 import { addressOf } from "./route.js";
 
@@ -136,4 +137,17 @@ const by = (value, down) => (one, other) => {
 export const numeric = (name, title, value, show, hint) =>
   ({ name, title, value, hint, kind: "number", cell: (row) => show(value(row)) });
 
+const SHOWN = { "number": count, "bytes": size, "ms": duration, "ms since 1970": watermark };
+const requestsOf = ({ requests }) => (requests ? requests.gets + requests.puts + requests.lists + requests.deletes : undefined);
+const valueAt = (path) => (path === "requests.total" ? requestsOf : (one) => path.split(".").reduce((value, name) => value?.[name], one));
 
+/** The figures of a checkpoint, a stage or a subtask: *of* takes one from the record, *show* tells its value. */
+export const figuresOf = (scope) => FIGURES[scope].map((one) => ({ ...one, of: valueAt(one.path), show: SHOWN[one.unit] }));
+
+/** Their columns; *cells* has, by path, what shows more than the value. */
+export const figureColumns = (scope, cells = {}) => figuresOf(scope).map(({ path, title, says, of, show }) =>
+  ({ ...numeric(path, title, of, show, says), ...cells[path] }));
+
+/** A row of a table of distributions for each that *summary* has. */
+export const distributionsOf = (scope, summary) => figuresOf(scope).map(({ path, title, show }) =>
+  [title, valueAt(path.replace("checkpoint.", "checkpoint_duration."))(summary ?? {}), show]);

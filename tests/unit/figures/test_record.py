@@ -8,18 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.core.answers import StoreRequests
 from sluice.figures.record import (
+    FIGURES,
     TAIL,
+    CheckpointDuration,
     CheckpointStats,
+    Figure,
     History,
+    Scope,
+    SubtaskStats,
     extended,
+    figures_of,
     is_due_for_pruning,
     kept_objects,
     needs_older,
     whole_history,
 )
 from tests.examples import examples
-from tests.unit.figures.lines import COMPLETED, FAILED, a_line
+from tests.unit.figures.lines import COMPLETED, FAILED, a_line, a_stage
 
 
 class Objects:
@@ -119,3 +126,39 @@ def test_a_measured_line_replaces_what_the_journal_knew() -> None:
     whole, _ = objects.read(remembered=[a_line(1, FAILED)])
     assert whole.checkpoints[0] == measured
     assert (whole.completed, whole.failed) == (1, 2)
+
+
+SUBTASKS = tuple(
+    SubtaskStats(
+        index=index,
+        start_delay=delay,
+        checkpoint=CheckpointDuration(sync=7, async_=8),
+        requests=StoreRequests(gets=1, puts=2),
+    )
+    for index, delay in enumerate((3, None, 5))
+)
+RECORDS = {
+    Scope.CHECKPOINT: a_line(1),
+    Scope.STAGE: a_stage(subtasks=SUBTASKS, requests=StoreRequests(lists=4)),
+    Scope.SUBTASK: SUBTASKS[0],
+}
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda one: f"{one.scope}-{one.path}")
+def test_a_figure_is_in_its_record_and_has_one_place_and_one_clause(figure: Figure) -> None:
+    figure.of(RECORDS[figure.scope])
+
+    same = [one for one in figures_of(figure.scope) if one.path == figure.path]
+    assert same == [figure]
+    assert figure.title[0].isupper()
+    assert figure.says[0].islower()
+    assert figure.says[-1] != "."
+
+
+def test_a_figure_of_subtasks_is_the_greatest_that_was_measured() -> None:
+    found = {one.path: one.of(RECORDS[Scope.STAGE]) for one in figures_of(Scope.STAGE)}
+
+    assert found["subtasks.start_delay"] == 5
+    assert found["subtasks.checkpoint.async_"] == 8
+    assert found["requests.total"] == 4
+    assert found["rows_in"] is None

@@ -4,8 +4,8 @@ import { useNow, useResource } from "../api.js";
 import { asked, count, duration, pending, size, watermark, words } from "../format.js";
 import { Abort } from "../actions.js";
 import { html } from "../html.js";
-import { Badge, Empty, Failure, Figures, Link, Moment, Resource, Table, numeric } from "../parts.js";
-import { Subtasks, requestsOf } from "./subtasks.js";
+import { Badge, Empty, Failure, Figures, Link, Moment, Resource, Table, figureColumns, figuresOf, numeric } from "../parts.js";
+import { Subtasks } from "./subtasks.js";
 
 export function Detail({ uid, path, pipeline, names }) {
   const now = useNow();
@@ -59,26 +59,14 @@ const Totals = ({ one, now }) => html`<${Figures} of=${[
   ["Latest acknowledgement", one.latest_ack_timestamp && html`<${Moment} at=${one.latest_ack_timestamp} />`],
   ["Completed", one.completed_timestamp && html`<${Moment} at=${one.completed_timestamp} />`],
   ["Failed", one.failure_timestamp && html`<${Moment} at=${one.failure_timestamp} />`],
-  ["Duration", one.status === "IN_PROGRESS" ? duration(Math.max(0, now - one.trigger_timestamp)) : duration(one.end_to_end_duration), "From the trigger to the latest acknowledgement, or to the failure"],
-  ["In the queue", known(one.queue_duration, duration), "How long its request waited before it was triggered"],
-  ["Finalization", known(one.finalization_duration, duration), "From the latest acknowledgement until it was completed"],
-  ["Checkpointed", known(one.checkpointed_size, size), "What was written for this checkpoint"],
-  ["State", known(one.state_size, size), "What its state names in all"],
-  ["In flight", known(one.persisted_data, size), "What an unaligned checkpoint left between its stages"],
-  ["Coordinator", known(one.coordinator_state_size, size), "The coordinator's own state: positions of sources, answers of hooks"],
   ["Acknowledged", one.num_subtasks == null ? null : `${count(one.num_acknowledged_subtasks)} of ${count(one.num_subtasks)}`],
-  ["Records", known(one.records, count)],
-  ["Pending", known(one.pending_records, count), "Records that it left behind its barriers, of the sources that count them"],
-  ["Pending bytes", known(one.pending_bytes, size), "Bytes of files that it left behind its barriers"],
-  ["Watermark", known(one.watermark_lag, (value) => `${duration(value)} before the trigger`), "The least of its stages"],
-  ["Rows out", known(one.rows_out, count)],
-  ["Late rows", known(one.late_rows, count)],
-  ["Malformed rows", known(one.malformed_rows, count)],
-  ["Attempts", known(one.attempts, count)],
+  ...figuresOf("checkpoint").map(({ path, title, says, of, show }) => [title, known(isLasting(one, path) ? now - one.trigger_timestamp : of(one), show), says]),
   ["Committed", one.committed == null ? null : one.committed ? "yes" : "not yet", "Whether every sink has published it"],
   ["Savepoint", one.savepoint],
   ["Path", one.external_path && html`<code>${one.external_path}</code>`, "", "whole"],
 ]} />`;
+
+const isLasting = ({ status }, path) => status === "IN_PROGRESS" && path === "end_to_end_duration";
 
 const known = (value, show) => (value == null ? null : show(value));
 
@@ -123,17 +111,5 @@ const columns = (uid, { id: checkpoint, run }) => [
     cell: (one) => `${count(one.num_acknowledged_subtasks)} / ${count(one.num_subtasks)}`,
   },
   { name: "latest", title: "Latest ack", value: (one) => one.latest_ack_timestamp, cell: (one) => html`<${Moment} at=${one.latest_ack_timestamp} />` },
-  numeric("duration", "Duration", (one) => one.end_to_end_duration, duration, "From the trigger to its latest acknowledgement"),
-  numeric("alignment", "Alignment", (one) => one.alignment?.duration, duration, "From its first input's barrier to its last input's"),
-  numeric("size", "Checkpointed", (one) => one.checkpointed_size, size),
-  numeric("state", "State", (one) => one.state_size, size),
-  numeric("flight", "In flight", (one) => one.alignment?.persisted, size),
-  numeric("in", "Rows in", (one) => one.rows_in, count),
-  numeric("out", "Rows out", (one) => one.rows_out, count),
-  numeric("bytes", "Bytes out", (one) => one.bytes_out, size, "Its stream, and what it staged for sinks"),
-  numeric("late", "Late", (one) => one.late_rows, count),
-  numeric("malformed", "Malformed", (one) => one.malformed_rows, count),
-  numeric("requests", "Requests", requestsOf, count, "Of its subtasks to stores, before their acks"),
-  numeric("watermark", "Watermark", (one) => one.watermark, watermark),
-  numeric("attempt", "Attempt", (one) => one.attempt, count),
+  ...figureColumns("stage"),
 ];

@@ -1,14 +1,11 @@
 /** How unevenly subtasks work, over the last completed checkpoints: the slowest decides when a stage has acknowledged. */
 
 import { useResource } from "../api.js";
-import { count, duration, size } from "../format.js";
+import { count, duration } from "../format.js";
 import { html } from "../html.js";
-import { Empty, Link, Resource, Table } from "../parts.js";
+import { Empty, Link, Resource, Table, figuresOf } from "../parts.js";
 
-const FIGURES = {
-  duration: ["Time", duration], rows_in: ["Rows in", count], state_size: ["State", size],
-  checkpointed_size: ["Checkpointed", size], late_rows: ["Late rows", count],
-};
+const ROWS = [{ path: "duration", title: "Time", show: duration }, ...figuresOf("subtask")];
 const UNEVEN = 2;
 
 export function Skew({ uid, path }) {
@@ -22,7 +19,7 @@ export function Skew({ uid, path }) {
 }
 
 function Stage({ uid, stage, of, bounds }) {
-  const rows = Object.entries(FIGURES).flatMap(([name, [title, show]]) =>
+  const rows = ROWS.flatMap(({ path: name, title, show }) =>
     (stage.figures[name] ? [{ name, title, show, ...stage.figures[name], newest: stage.figures[name].points.at(-1) }] : []));
   return html`<h3>${stage.id}, ${count(stage.num_subtasks)} subtask${stage.num_subtasks === 1 ? "" : "s"}</h3>
     ${rows.length ? html`<${Table} caption="Skew of ${stage.id}" columns=${columns(uid, stage.id, of)} rows=${rows} keyOf=${({ name }) => name}

@@ -3,7 +3,7 @@
 import { useResource } from "../api.js";
 import { count, duration, size } from "../format.js";
 import { html } from "../html.js";
-import { Badge, Bar, Empty, Moment, Resource, Table, numeric } from "../parts.js";
+import { Badge, Bar, Empty, Moment, Resource, Table, distributionsOf, figureColumns, numeric } from "../parts.js";
 import { Distributions } from "./distributions.js";
 
 export function Subtasks({ path, checkpoint, stage, now }) {
@@ -23,7 +23,7 @@ function Shown({ data, stage, isPending, now, triggered }) {
   const most = Math.max(1, ...rows.map((one) => one.end_to_end_duration ?? 0), isPending ? now - triggered : 0);
   const largest = Math.max(1, ...rows.map((one) => one.checkpointed_size ?? 0));
   return html`
-    <${Distributions} caption="Distribution over the subtasks of ${stage.id}" rows=${distributions(data.summary)} />
+    <${Distributions} caption="Distribution over the subtasks of ${stage.id}" rows=${distributionsOf("subtask", data.summary)} />
     <p class="legend" aria-hidden="true">${LEGEND.map(([kind, title]) => html`<span><span class="key ${kind}"></span>${title}</span>`)}</p>
     <${Table} caption="Subtasks of ${stage.id}, the latest first" columns=${columns({ most, largest, now, triggered, isPending })}
       rows=${rows} keyOf=${({ index }) => index} rowClass=${(one) => (isDone(one) ? "" : "late")} first=${100} />`;
@@ -43,43 +43,20 @@ function timeOf(one, { now, triggered, isPending }) {
   return [["delay", delay], ["sync", sync], ["async", upload], ["wait", Math.max(0, whole - delay - sync - upload)]];
 }
 
-/** @param {{requests?: {gets: number, puts: number, lists: number, deletes: number}}} one a stage or a subtask */
-export const requestsOf = ({ requests }) => (requests ? requests.gets + requests.puts + requests.lists + requests.deletes : undefined);
-
 const columns = (scale) => [
   numeric("index", "Subtask", ({ index }) => index, String),
   { name: "status", title: "Status", value: ({ status }) => status ?? "completed", cell: (one) => (isDone(one) ? html`<${Badge} status="completed" />` : html`<span class="badge warn">${scale.isPending ? "late" : "did not acknowledge"}</span>`) },
-  {
-    name: "duration", title: "Duration", kind: "wide", value: (one) => one.end_to_end_duration,
-    cell: (one) => html`<${Bar} parts=${timeOf(one, scale)} most=${scale.most} />${isDone(one) ? duration(one.end_to_end_duration) : scale.isPending ? `${duration(Math.max(0, scale.now - scale.triggered))} so far` : "–"}`,
-  },
-  numeric("delay", "Start delay", (one) => one.start_delay, duration, "From the trigger to its start"),
-  numeric("sync", "Sync", (one) => one.checkpoint?.sync, duration, "Reading, merging and encoding"),
-  numeric("async", "Async", (one) => one.checkpoint?.async, duration, "From there until all was durable: uploads that were left"),
-  numeric("asyncDelay", "Async start delay", (one) => one.checkpoint?.async_start_delay, duration, "The longest that an upload waited to begin"),
+  ...figureColumns("subtask", {
+    end_to_end_duration: {
+      kind: "wide",
+      cell: (one) => html`<${Bar} parts=${timeOf(one, scale)} most=${scale.most} />${isDone(one) ? duration(one.end_to_end_duration) : scale.isPending ? `${duration(Math.max(0, scale.now - scale.triggered))} so far` : "–"}`,
+    },
+    checkpointed_size: {
+      kind: "wide",
+      cell: (one) => html`<${Bar} parts=${[["size", one.checkpointed_size ?? 0]]} most=${scale.largest} />${size(one.checkpointed_size)}`,
+    },
+  }),
   numeric("alignment", "Alignment", (one) => one.alignment?.duration, duration, "Of its stage: from its first input's barrier to its last input's"),
-  {
-    name: "size", title: "Checkpointed", kind: "wide", value: (one) => one.checkpointed_size,
-    cell: (one) => html`<${Bar} parts=${[["size", one.checkpointed_size ?? 0]]} most=${scale.largest} />${size(one.checkpointed_size)}`,
-  },
-  numeric("state", "State", (one) => one.state_size, size),
-  numeric("in", "Rows in", (one) => one.rows_in, count),
-  numeric("out", "Rows out", (one) => one.rows_out, count),
-  numeric("groups", "Groups", (one) => one.groups, count, "Distinct keys of this epoch"),
-  numeric("late", "Late", (one) => one.late_rows, count),
-  numeric("malformed", "Malformed", (one) => one.malformed_rows, count),
-  numeric("requests", "Requests", requestsOf, count, "To stores, before its ack: GET, PUT, LIST and DELETE"),
   { name: "started", title: "Started", value: (one) => one.start_timestamp, cell: (one) => html`<${Moment} at=${one.start_timestamp} />` },
   { name: "acked", title: "Acknowledged", value: (one) => one.ack_timestamp, cell: (one) => html`<${Moment} at=${one.ack_timestamp} />` },
-  numeric("attempt", "Attempt", (one) => one.attempt, count),
 ];
-
-const distributions = (summary) => summary ? [
-  ["Duration", summary.end_to_end_duration, duration],
-  ["Start delay", summary.start_delay, duration],
-  ["Sync", summary.checkpoint_duration?.sync, duration],
-  ["Async", summary.checkpoint_duration?.async, duration],
-  ["Checkpointed", summary.checkpointed_size, size],
-  ["State", summary.state_size, size],
-  ["Rows in", summary.rows_in, count],
-] : [];

@@ -2,9 +2,9 @@
 
 import { useResource, withQuery } from "../api.js";
 import { Charts } from "../charts.js";
-import { count, duration, size } from "../format.js";
+import { count } from "../format.js";
 import { html } from "../html.js";
-import { Empty, Resource } from "../parts.js";
+import { Empty, Resource, distributionsOf } from "../parts.js";
 import { Distributions } from "./distributions.js";
 
 export function Summary({ path }) {
@@ -13,17 +13,8 @@ export function Summary({ path }) {
     <${Resource} resource=${resource}>${({ summary, history }) => summary.end_to_end_duration
       ? html`<p class="muted">Over the ${count(history.filter(({ status }) => status === "COMPLETED").length)} completed
             checkpoints of the newest ${count(history.length)}.</p>
-          <${Distributions} caption="Distribution over completed checkpoints" rows=${rowsOf(summary)} />
+          <${Distributions} caption="Distribution over completed checkpoints" rows=${distributionsOf("checkpoint", summary)} />
           <${Charts} checkpoints=${history} names=${["duration", "size", "records"]} />`
       : html`<${Empty} title="No completed checkpoint yet"><p>The summary is over completed checkpoints; the
           history says how far the first one is.</p><//>`}<//>`;
 }
-
-const rowsOf = (summary) => [
-  ["End to end duration", summary.end_to_end_duration, duration],
-  ["Finalization", summary.finalization_duration, duration],
-  ["Checkpointed", summary.checkpointed_size, size],
-  ["State", summary.state_size, size],
-  ["In flight", summary.persisted_data, size],
-  ["Records", summary.records, count],
-];
