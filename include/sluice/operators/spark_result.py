@@ -31,8 +31,9 @@ from sluice.operators.operator import (
 )
 from sluice.operators.ranking import ROWS
 from sluice.operators.sql import Compiled, NotCompiledError, condition, filtered
+from sluice.state.at_once import chosen, passing
 from sluice.state.keyed import Changes, KeyedState
-from sluice.state.runs import newest_per_identity
+from sluice.state.runs import aligned, newest_per_identity
 from sluice.state.segments import DELETED, HASH, StateSchema
 
 _MORE = "_more"  # By how many copies there are more of a row than before.
@@ -81,7 +82,7 @@ class SparkResultOperator(RawRows):
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - time plays no part here
         """Raises ConfigurationError for two rows of a key."""
         answered = self._distinct(groups[ROWS])
-        before = state[ROWS].find(answered)
+        before, others = self._before(answered, state[ROWS])
         is_kept = pl.repeat(True, answered.height, dtype=pl.Boolean, eager=True)  # noqa: FBT003 - a value
         if self._is_deleting:
             is_kept = ~answered[DELETED].fill_null(False)  # noqa: FBT003 - a value
@@ -89,11 +90,7 @@ class SparkResultOperator(RawRows):
         was_there = before[HASH].is_not_null()
         is_news = is_kept & differs(after, before, before.columns)
         is_gone = was_there & ~is_kept
-        gone = before.filter(is_gone)
-        replaced = _replaced(self._result, answered, state[ROWS])
-        if replaced is not None and replaced.height > was_there.sum():
-            others = replaced.join(after, on=self._schema.identity, how="anti", nulls_equal=True)
-            gone = pl.concat([gone, others])
+        gone = pl.concat([passing(before, is_gone), others])
         return Outcome(
             output=after.filter(is_news).select(names),
             retracted=pl.concat([before.filter(is_news & was_there), gone]).select(names),
@@ -102,6 +99,21 @@ class SparkResultOperator(RawRows):
 
     def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
         return state[ROWS].scan().select(self.output_schema.names())
+
+    def _before(
+        self, answered: pl.DataFrame, state: KeyedState
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """For each row *answered* the one that it replaces, all null where there is none; and the
+        rows that the answer takes away by not having them.
+        """
+        identity = self._schema.identity
+        if isinstance(self._result, results.Replace):
+            return aligned(state.scan(), chosen(answered, identity))
+        before = state.find(answered)
+        replaced = _replaced(self._result, answered, state)
+        if replaced is None:
+            return before, before.clear()
+        return before, replaced.join(answered, on=identity, how="anti", nulls_equal=True)
 
     def _distinct(self, rows: pl.DataFrame) -> pl.DataFrame:
         """*rows*, sorted by their identity, of which there is one each."""

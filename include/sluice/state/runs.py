@@ -309,6 +309,29 @@ def equal_hashes(hashes: Indices, wanted: Indices) -> Blocks:
     return Blocks(which, first, counts)
 
 
+def aligned(rows: pl.DataFrame, identities: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """For each of *identities* the one of *rows* that has it, all null where there is none; and the
+    rest of *rows*.
+
+    Both are sorted by hash, and neither has an identity twice.  The hash is that of the identity:
+    rows that share one are compared with each other.
+    """
+    which, where = equal_hashes(rows[HASH].to_numpy(), identities[HASH].to_numpy()).pairs()
+    others = without(identities, (HASH,))
+    found, sought = gathered(chosen(rows, others.columns), where), gathered(others, which)
+    equal = constant("", value=True, dtype=pl.Boolean(), height=len(which))
+    equal = reduce(and_, (agree(found[name], sought[name]) for name in others.columns), equal)
+    if not equal.all():
+        which, where = which[equal.to_numpy()], where[equal.to_numpy()]
+    rest = gathered(rows, np.delete(np.arange(rows.height), where))
+    if len(which) == identities.height:
+        return gathered(rows, where), rest
+    index = np.full(identities.height, -1)
+    index[which] = where
+    places = pl.Series(index)
+    return rows[places.set(places < 0, None).cast(pl.UInt32)], rest
+
+
 def first_not_less(hashes: Indices, wanted: Indices) -> Indices:
     """For each of *wanted*, the index of the first of the sorted *hashes* that is not less."""
     if len(hashes) < _INTERPOLATE_FROM or hashes[0] == hashes[-1]:
@@ -383,6 +406,8 @@ def order_of(hashes: Indices) -> Indices | None:
 
 
 def gathered(rows: pl.DataFrame, indices: Indices) -> pl.DataFrame:
+    if len(indices) == rows.height and np.array_equal(indices, np.arange(rows.height)):
+        return rows
     if rows.n_chunks() > 1 and len(indices) > rows.height // _FEW_OF_A_CHUNK:
         rows = rows.rechunk()
     return rows[pl.Series(indices.astype(np.uint32))]  # The type of Polars' indices.

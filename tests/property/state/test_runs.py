@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.state import runs
-from sluice.state.runs import equal_hashes, first_not_less, newest_per_identity, order_of
+from sluice.state.runs import aligned, equal_hashes, first_not_less, newest_per_identity, order_of
 from sluice.state.segments import HASH
 from tests.examples import examples
 
@@ -49,6 +49,34 @@ def test_every_pair_of_equal_hashes_is_found(stored: list[int], wanted: list[int
     assert [*zip(which.tolist(), where.tolist(), strict=True)] == [
         (i, j) for i, hash_ in enumerate(wanted) for j, other in enumerate(stored) if other == hash_
     ]
+
+
+identities = st.sets(st.tuples(close_hash | any_hash, st.none() | st.sampled_from("abc")))
+
+
+@examples(200)
+@given(identities, identities)
+@example({(1, "a")}, {(1, "a")})
+@example({(1, "a")}, {(1, "b")})
+@example({(1, None)}, {(1, None), (2, None)})
+def test_rows_are_put_beside_those_of_their_identity(
+    stored: set[tuple[int, str | None]], wanted: set[tuple[int, str | None]]
+) -> None:
+    columns = {HASH: pl.Int64(), "name": pl.String(), "number": pl.Int64()}
+    numbered = [(*identity, number) for number, identity in enumerate(stored)]
+    rows = pl.DataFrame(numbered, schema=columns, orient="row").sort(HASH)
+    sought = pl.DataFrame([*wanted], schema=[*columns.items()][:2], orient="row").sort(HASH)
+
+    found, rest = aligned(rows, sought)
+
+    number_of = {(hash_, name): number for hash_, name, number in numbered}
+    nothing = (None, None, None)
+    assert found.rows() == [
+        (*identity, number_of[identity]) if identity in number_of else nothing
+        for identity in sought.rows()
+    ]
+    assert rest.rows() == [row for row in rows.rows() if row[:2] not in wanted]
+    assert found.schema == rest.schema == rows.schema
 
 
 @pytest.mark.parametrize("seed", range(8))
