@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sluice.coordinator.compatibility import require_planned
 from sluice.coordinator.history import keep_completed
-from sluice.coordinator.publication import commit
+from sluice.coordinator.publication import commit_owed
 from sluice.coordinator.record import record
 from sluice.coordinator.savepoints import reserve_and_copy
 from sluice.coordinator.staged import check_sinks, require_shown
@@ -123,11 +123,7 @@ def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
             f"checkpoint {pending.checkpoint_id} continues checkpoint {pending.parent}, which is "
             "still pending"
         )
-    parent = head.state.latest_completed
-    if parent is None or parent.is_committed:
-        return head
-    commit(job, parent.checkpoint_id, awaits_owner=True)
-    return job.journal.load()
+    return commit_owed(job, head)
 
 
 def _fully_acknowledged(

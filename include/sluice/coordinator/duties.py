@@ -10,7 +10,7 @@ import logging
 from functools import partial
 
 from sluice.coordinator.notifications import call_hook
-from sluice.coordinator.publication import commit
+from sluice.coordinator.publication import commit_owed
 from sluice.coordinator.record import clean_up, record
 from sluice.coordinator.restore_plan import fail_over_if_damaged
 from sluice.coordinator.tables import recover_tables
@@ -46,10 +46,7 @@ def resume_duties(job: Job, head: Head) -> Head:
 
 def _resumed(job: Job, head: Head) -> Head:
     head = recover_tables(job, head)
-    latest = head.state.latest_completed
-    if latest is not None and not latest.is_committed:
-        commit(job, latest.checkpoint_id, awaits_owner=True)
-        head = job.journal.load()
+    head = commit_owed(job, head)
     if head.state.discarding:
         clean_up(job, head.state)
         head = job.journal.load()

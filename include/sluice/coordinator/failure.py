@@ -295,18 +295,16 @@ def watch(
         if action:
             actions.append(action)
             state = job.state()
-    latest = state.latest_completed
+    owed = state.owed
     if (
         state.status in (JobStatus.RUNNING, JobStatus.FAILING)
-        and latest is not None
-        and not latest.is_committed
-        and job.now_ms() - latest.completed_at_ms >= commit_grace_ms
-        and not is_kept_alive(job, latest.checkpoint_id)
+        and owed is not None
+        and job.now_ms() - owed.completed_at_ms >= commit_grace_ms
+        and not is_kept_alive(job, owed.checkpoint_id)
     ):
-        actions.append(_commit(job, state, latest))
+        actions.append(_commit(job, state, owed))
         state = job.state()
-    latest = state.latest_completed
-    if state.discarding and (latest is None or latest.is_committed):
+    if state.discarding and state.owed is None:
         clean_up(job, state)
         actions.append(f"deleted what {len(state.discarding)} subsumed checkpoints left")
     if state.status is JobStatus.RESTARTING and job.now_ms() >= (state.restart_at_ms or 0):

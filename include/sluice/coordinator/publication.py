@@ -104,6 +104,15 @@ def _await_owner(job: Job, checkpoint_id: CheckpointId) -> None:
         time.sleep(AWAIT_S)
 
 
+def commit_owed(job: Job, head: Head) -> Head:
+    """The head once the latest completed checkpoint is published; who is at it is waited for."""
+    owed = head.state.owed
+    if owed is None:
+        return head
+    commit(job, owed.checkpoint_id, awaits_owner=True)
+    return job.journal.load()
+
+
 def commit(
     job: Job,
     checkpoint_id: CheckpointId,
@@ -242,9 +251,8 @@ def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
     """
     state = job.state()
     still_pending(state, checkpoint_id)
-    parent = state.latest_completed
-    if parent is not None and not parent.is_committed:
-        commit(job, parent.checkpoint_id, awaits_owner=True)
+    if state.owed is not None:
+        commit(job, state.owed.checkpoint_id, awaits_owner=True)
     for pending in state.pending:  # In their order: a version continues the one before.
         if pending.checkpoint_id <= checkpoint_id:
             _publish_early(job, state, pending, stage)

@@ -62,8 +62,7 @@ class RepairPlan:
     @property
     def owed(self) -> CompletedCheckpoint | None:
         """The checkpoint whose commit is repeated, as far as the state before the damage knows."""
-        latest = self.state.latest_completed
-        return latest if latest is not None and not latest.is_committed else None
+        return self.state.owed
 
 
 def plan_repair(job: Job) -> RepairPlan | None:
@@ -125,8 +124,7 @@ def repair(job: Job, planned: RepairPlan, *, by: str) -> CoordinatorState | None
 
 def _completed(job: Job, state: CoordinatorState) -> CheckpointCompleted | None:
     """The completion of the oldest pending checkpoint, if a lost entry is known to have had it."""
-    parent = state.latest_completed
-    if not state.pending or (parent is not None and not parent.is_committed):
+    if not state.pending or state.owed is not None:
         return None
     pending = state.pending[0]
     if not _has_metadata(job, state, pending):

@@ -212,8 +212,7 @@ def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transi
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None:
         return ignored(state)
-    parent = state.latest_completed
-    if pending is not state.pending[0] or (parent is not None and not parent.is_committed):
+    if pending is not state.pending[0] or state.owed is not None:
         return refused(state)
     if event.attempts != pending.current_attempts:
         return refused(state)

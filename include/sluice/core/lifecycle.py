@@ -328,8 +328,7 @@ def fail_over(state: CoordinatorState, at_ms: int, because: str) -> Transition:
     if restart_at_ms is not None:
         after = replace(after, status=JobStatus.RESTARTING, restart_at_ms=restart_at_ms)
         return replace(aborted, state=after)
-    latest = after.latest_completed
-    if latest is not None and not latest.is_committed:
+    if after.owed is not None:
         return replace(aborted, state=replace(after, status=JobStatus.FAILING))
     ended = end(after, JobStatus.FAILED, at_ms, because, is_final=True)
     return replace(ended, commands=(*aborted.commands, *ended.commands))

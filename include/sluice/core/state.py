@@ -198,9 +198,7 @@ class CoordinatorState:
 
         They are once the job runs, or before its base can be published.
         """
-        latest = self.latest_completed
-        is_published = latest is None or latest.is_committed
-        is_due = self.status is JobStatus.RUNNING or not is_published
+        is_due = self.status is JobStatus.RUNNING or self.owed is not None
         return self.table_recovery is not None and is_due
 
     def is_base(self, checkpoint_id: CheckpointId | None, origin: SnapshotOrigin | None) -> bool:
@@ -270,3 +268,9 @@ class CoordinatorState:
         if self.base is None or self.origin is not None:
             return None
         return self.completed_checkpoint(self.base)
+
+    @property
+    def owed(self) -> CompletedCheckpoint | None:
+        """The latest completed checkpoint, while its commit is owed to the sinks."""
+        latest = self.latest_completed
+        return None if latest is None or latest.is_committed else latest

@@ -116,7 +116,7 @@ def _watch(console: Console, job: Job, first_id: int, *, heal: Callable[[], obje
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             state = job.state()
-            if state.status.is_globally_terminal and not _uncommitted(state):
+            if state.status.is_globally_terminal and state.owed is None:
                 return state.status
             live.update(_progress(job, state, first_id))
             progress = (state.next_checkpoint_id, len(state.completed) + len(state.failed))
@@ -131,11 +131,6 @@ def _watch(console: Console, job: Job, first_id: int, *, heal: Callable[[], obje
                     f"{job.pipeline.uid!r} in Airflow and at .sluice/logs"
                 )
             time.sleep(POLL_S)
-
-
-def _uncommitted(state: CoordinatorState) -> bool:
-    latest = state.latest_completed
-    return latest is not None and not latest.is_committed
 
 
 def _progress(job: Job, state: CoordinatorState, first_id: int) -> Group:

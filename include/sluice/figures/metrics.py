@@ -133,12 +133,6 @@ def _newest(figure: Callable[[CheckpointStats], Value]) -> Callable[[JobFigures]
     return lambda job: job.of_newest(figure)
 
 
-def _owed(job: JobFigures) -> Value:
-    """Whether the newest commit is owed; what a restore left behind is not owed any more."""
-    latest = job.state.latest_completed
-    return latest is not None and not latest.is_committed
-
-
 def _metric(figure: Figure, of: Callable[[T], Value]) -> Metric[T]:
     """The metric of the newest completed checkpoint's *figure*."""
     unit, value = figure.unit, of
@@ -185,7 +179,7 @@ _OF_JOBS: tuple[Metric[JobFigures], ...] = (
     Metric("checkpointInterval", _MS, lambda job: job.interval_ms,
            "the interval between two checkpoints that is in force, unless it is paused",
            is_flinks=False),
-    Metric("numberOfOwedCommits", _N, _owed,
+    Metric("numberOfOwedCommits", _N, lambda job: job.state.owed is not None,
            "completed checkpoints that the sinks have not published", is_flinks=False),
     Metric("numberOfOrphans", _N, lambda job: job.orphans,
            "files that nothing names; only where orphans are looked for", is_flinks=False),

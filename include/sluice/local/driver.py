@@ -191,9 +191,8 @@ def _at_rest(job: Job) -> JobStatus:
         CheckpointFailure: somebody else ended the job, so that it has not read what it could.
     """
     state = job.state()
-    latest = state.latest_completed
-    if latest is not None and not latest.is_committed:
-        state = commit(job, latest.checkpoint_id)
+    if state.owed is not None:
+        state = commit(job, state.owed.checkpoint_id)
     if state.status in (JobStatus.CANCELED, JobStatus.FAILED):
         because = f": {state.stopped_because}" if state.stopped_because else ""
         raise CheckpointFailure(

@@ -423,7 +423,7 @@ FAULTS = [
     ),
     Caught(
         "the watchdog does not ask whether who commits lives", "coordinator.failure:watch",
-        "and not is_kept_alive(job, latest.checkpoint_id)", "",
+        "and not is_kept_alive(job, owed.checkpoint_id)", "",
         test_a_commit_that_lasts_is_kept_alive_and_left_alone,
     ),
     Caught(

@@ -217,7 +217,7 @@ def test_a_trigger_that_finds_what_the_job_owes_undoable_is_journaled_too(
         def fails(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("sluice.coordinator.duties.commit", fails)
+        monkeypatch.setattr("sluice.coordinator.duties.commit_owed", fails)
         with pytest.raises(type(error)):
             trigger(job)
 
