@@ -249,7 +249,22 @@ def test_a_draft_has_the_tables_that_a_script_reads_and_writes_by_name(tmp_path:
         ("select * from {schema}.orders where day = '{day}'", ["{schema}.orders"]),
         ("select * from recent, lateral explode(days), range(10)", []),  # Its own view.
         ("create temp view old as select * from raw.c", ["raw.c"]),
+        ("create temp view old (a, b) as select * from raw.c join OLD", ["raw.c"]),
+        ("cache table kept as select * from raw.c; select * from kept", ["raw.c"]),
+        ("select * from Recent", []),
+        ("with New as (select * from raw.c) select * from new", ["raw.c"]),
+        ("with orders as (select * from orders) select * from orders", ["orders"]),
+        ("with a as (select * from b), b as (select * from a) select * from a, b", ["b"]),
+        ("with recursive a as (select 1 union all select * from a) select * from a", []),
+        ("with a as (select * from raw.c) insert into out select * from a", ["raw.c"]),
+        ("select * from (with a as (select * from raw.c) select * from a), a", ["a", "raw.c"]),
+        *((f"{words} raw.old", []) for words in ("drop table if exists", "use", "truncate table")),
+        *((f"{words} raw.old", []) for words in ("create database", "refresh table", "optimize")),
+        ("alter table raw.old add columns (n int)", []),
+        ("analyze table raw.old compute statistics", []),
         ("select * from where", ["{spark.sql}"]),  # It cannot be read.
+        ("{query}", ["{spark.sql}"]),
+        ("{head} {tail}", ["{spark.sql}"]),
     ],
 )
 def test_a_draft_reads_the_tables_of_a_text_and_no_other_words(
@@ -260,7 +275,7 @@ def test_a_draft_reads_the_tables_of_a_text_and_no_other_words(
 
     lines = draft_of(tmp_path / "job.py").splitlines()
 
-    assert sorted(line for line in lines if line.startswith("# line")) == [
+    assert sorted(line for line in lines if line.startswith("# line") and ": table" in line) == [
         "# line 1: table raw.first",
         *(f"# line 2: table {table}" for table in read),
     ]

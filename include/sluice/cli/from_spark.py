@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ _OF_READER = (*_FILES, "jdbc", "load", "table")
 _NAMED = ("path", "source", "table", "tableName", "name")
 _OF_WRITER = (*_FILES, "insertInto", "jdbc", "save", "saveAsTable")
 _SESSIONS = ("session", "spark", "spark_session", "sparkSession")  # The names of one, in scripts.
-_OF_VIEWS = ("createOrReplaceTempView", "createTempView", "registerTempTable")
+_OF_VIEWS = re.compile(r"create(OrReplace)?(Global)?TempView|registerTempTable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,12 @@ def draft_of(script: Path) -> str:
     known = _texts(tree)
     writes = _places(tree, known, "write", _OF_WRITER)
     own = {place.path for place in writes} | _moved_to(tree, known) | _views(tree, known)
-    reads = [one for one in _places(tree, known, "read", _OF_READER) if one.path not in own]
+    tables = {one.lower() for one in own}  # Whose names have no case.
+    reads = [
+        one
+        for one in _places(tree, known, "read", _OF_READER)
+        if one.path not in own and not (one.format == "table" and one.path.lower() in tables)
+    ]
     if not reads:
         raise ConfigurationError(
             f"{script} reads nothing by spark.read, spark.table or spark.sql of which a source "
@@ -259,15 +265,14 @@ def _places_of_sql(call: ast.Call, known: dict[str, str], verb: str, name: str) 
     if not statements and verb == "read":  # Some table, as far as anybody can tell.
         yield _Place("{spark.sql}", "table", call.lineno, name)
     for statement in statements:
-        written = _written(statement)
-        kind = "merge" if verb == "write" and isinstance(statement, exp.Merge) else "table"
-        inner = {one.alias for one in statement.find_all(exp.CTE)}
-        for table in statement.find_all(exp.Table):
-            is_of_text = isinstance(table.this, exp.Identifier)  # And no function.
-            is_table = is_of_text and (table.db or table.name not in inner)
-            if is_table and (table is written) == (verb == "write"):
-                path = _path(table)
-                found.setdefault(path, _Place(path, kind, call.lineno, name))
+        made, kind = _made(statement), "merge" if isinstance(statement, exp.Merge) else "table"
+        if verb == "write":
+            is_written = isinstance(statement, exp.DML) or statement.args.get("kind") == "TABLE"
+            tables = [made] if made is not None and is_written else []
+        else:
+            kind, tables = "table", _read(statement, made)
+        for path in map(_path, tables):
+            found.setdefault(path, _Place(path, kind, call.lineno, name))
     yield from found.values()
 
 
@@ -286,10 +291,13 @@ def _statements(call: ast.Call, known: dict[str, str]) -> list[exp.Expr]:
         return f"only_a_run_knows_{len(in_braces) - 1}_"
 
     text = re.sub(r"\{[^{}]*\}", numbered, _first_of(call, known))
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # It warns of each OPTIMIZE or SHOW.
     try:
         statements = [one for one in sqlglot.parse(text, read="spark") if one is not None]
     except SqlglotError:
         return []
+    if any(isinstance(one, exp.Alias | exp.Condition) for one in statements):
+        return []  # Only a run knows the statement.
     for name in (name for one in statements for name in one.find_all(exp.Identifier)):
         whole = re.sub(
             r"only_a_run_knows_(\d+)_", lambda found: in_braces[int(found[1])], name.name
@@ -298,16 +306,45 @@ def _statements(call: ast.Call, known: dict[str, str]) -> list[exp.Expr]:
     return statements
 
 
-def _written(statement: exp.Expr) -> exp.Expr | None:
-    """The table that *statement* writes; None if it writes none, or a view."""
+def _made(statement: exp.Expr) -> exp.Table | None:
+    """The table that *statement* writes, or the view or whatever else that it makes."""
     from sqlglot import exp
 
-    if isinstance(statement, exp.Create) and statement.kind != "TABLE":
-        return None
-    if not isinstance(statement, exp.Create | exp.Delete | exp.Insert | exp.Merge | exp.Update):
+    if not isinstance(statement, exp.Cache | exp.Create | exp.DML):
         return None
     target: exp.Expr = statement.this
     return target.find(exp.Table)  # In brackets behind it are its columns.
+
+
+def _read(statement: exp.Expr, made: exp.Table | None) -> list[exp.Table]:
+    """The tables of which *statement* reads rows: none of a DROP, a USE or an ALTER."""
+    from sqlglot import exp
+
+    if not isinstance(statement, exp.Cache | exp.Create | exp.DML | exp.Query):
+        return []
+    return [
+        table
+        for table in statement.find_all(exp.Table)
+        # A function is no identifier.
+        if table is not made and isinstance(table.this, exp.Identifier) and not _is_inner(table)
+    ]
+
+
+def _is_inner(table: exp.Table) -> bool:
+    """Whether the name is that of a WITH around it, which in its own definition means a table."""
+    from sqlglot import exp
+
+    node: exp.Expr = table
+    while not table.db and (parent := node.parent) is not None:
+        inner: list[exp.Expr] = []
+        if isinstance(parent, exp.With):
+            inner = parent.expressions[: None if parent.args.get("recursive") else node.index]
+        elif node.arg_key != "with_" and (around := parent.args.get("with_")) is not None:
+            inner = around.expressions
+        if table.name.lower() in (one.alias.lower() for one in inner):
+            return True
+        node = parent
+    return False
 
 
 def _path(table: exp.Table) -> str:
@@ -323,14 +360,14 @@ def _views(tree: ast.Module, known: dict[str, str]) -> set[str]:
     for node in _calls(tree):
         if not isinstance(node.func, ast.Attribute):
             continue
-        if node.func.attr in _OF_VIEWS:
-            found.add(_first_of(node, known))
+        if of_view := _OF_VIEWS.fullmatch(node.func.attr):
+            found.add(("global_temp." if of_view[2] else "") + _first_of(node, known))
         elif node.func.attr == "sql" and _name(node.func.value) in _SESSIONS:
-            found |= {
-                _path(statement.this)
-                for statement in _statements(node, known)
-                if isinstance(statement, exp.Create) and statement.kind == "VIEW"
-            }
+            for statement in _statements(node, known):
+                made = _made(statement)
+                is_view = isinstance(statement, exp.Cache) or statement.args.get("kind") == "VIEW"
+                if made is not None and is_view and statement.expression:
+                    found.add(_path(made))
     return found
 
 
