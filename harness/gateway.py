@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
 from typing import Any
 
 HOST = "127.0.0.1"
@@ -174,10 +175,17 @@ def running_gateway(upstream_url: str) -> Iterator[Gateway]:
     gateway = Gateway()
     server = _Server(gateway, int(upstream_url.rpartition(":")[2]))
     gateway.url = f"http://{HOST}:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    with serving(server):
+        yield gateway
+
+
+@contextmanager
+def serving(server: BaseServer) -> Iterator[None]:
+    """Have *server* answer, in a thread of its own, within the block."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield gateway
+        yield
     finally:
         server.shutdown()
         thread.join()

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.gateway import serving
+
 NOT_LEADER, NOT_COORDINATOR = 6, 16
 OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED, INVALID_RECORD, UNSTABLE = 1, 3, 35, 87, 88
 INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
@@ -36,14 +38,8 @@ def running_broker(partitions: int = 4) -> Iterator[Broker]:
     server = _Server(("127.0.0.1", 0), _Connection)
     server.broker = broker
     broker.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving(server):
         yield broker
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @dataclass(slots=True)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread, Timer
+from threading import Timer
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -31,6 +31,7 @@ from sluice_airflow.applications import Application, Standalone, Yarn, cluster_o
 from sluice_airflow.stage import CancelStagesOperator
 from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
+from tests.contract.s3_stub import served
 from tests.subtasks import acknowledge, take_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -110,13 +111,8 @@ def answering(answers: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, st
         def log_message(self, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(Handler) as url:
+        yield url, asked
 
 
 def name_in(job: Job, *, attempt: int = 1) -> ApplicationName:

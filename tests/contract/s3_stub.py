@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from harness.gateway import serving
 
 LISTING = b"""<ListBucketResult><IsTruncated>false</IsTruncated><Contents>
 <Key>failures/plain</Key><LastModified>2026-11-26T10:00:00.000Z</LastModified><Size>5</Size>
@@ -65,14 +66,8 @@ def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """The URL at which *handler* answers."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True  # A client's idle connection must not hold the test up.
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(server):
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def error_body(code: str) -> bytes:

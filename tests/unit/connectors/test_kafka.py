@@ -10,11 +10,10 @@ import base64
 import io
 import json
 import pickle
-import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,6 +43,7 @@ from sluice.declaration.params import Env, Param, env, param
 from sluice.declaration.places import TextDecoding
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 from sluice.store.open import StoreLocation
+from tests.contract.s3_stub import served
 from tests.patching import replace_in
 
 HERE = "127.0.0.1:9092"
@@ -299,13 +299,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def registry_url() -> Iterator[str]:
     Handler.schemas, Handler.asked = {}, []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(Handler) as url:
+        yield url
 
 
 def test_each_value_is_read_with_its_writers_schema_from_the_registry(
