@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
+from harness.gateway import A_PAGE
 from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties, without_secrets
 from sluice.connectors.iceberg.declared_sink import IcebergTable as Sink
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.declaration.params import env, param
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.store.open import StoreLocation
+from tests.contract.s3_stub import served
 
 ROOT = StoreLocation(root="s3://jobs/root/shop/tables/sales")
 
@@ -66,6 +69,27 @@ def test_a_rest_catalog_that_does_not_answer_may_answer_later() -> None:
 
     with pytest.raises(StoreUnavailable, match=r"shop\.sales did not answer"):
         place.load()
+
+
+@pytest.mark.parametrize("answered", [(), ("/v1/config",)], ids=["at once", "to the table"])
+def test_a_page_of_something_in_between_is_no_answer_of_a_rest_catalog(
+    answered: tuple[str, ...],
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            has_passed = self.path in answered
+            self.wfile.write(b'{"defaults": {}, "overrides": {}}' if has_passed else A_PAGE)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with served(Handler) as url:
+        place = CatalogTable("shop.sales", (("type", "rest"), ("uri", url)))
+
+        with pytest.raises(StoreUnavailable, match=r"shop\.sales are not what was written: .*JSON"):
+            place.load()
 
 
 def test_a_table_without_a_namespace_is_refused() -> None:

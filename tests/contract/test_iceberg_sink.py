@@ -32,6 +32,7 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import IntegerType, LongType, StringType
 from requests import RequestException
 
+from harness.gateway import A_PAGE
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import CHECKPOINT, BranchLineage, IcebergSink, property_of
@@ -391,6 +392,24 @@ def test_a_staged_file_is_known_by_its_checksum_whichever_byte_is_another(tmp_pa
             f"{flipped.file}, staged for sink 'sales', is damaged",
             f"{gone.file}, staged for sink 'sales', is missing",
         ]
+
+
+def test_a_page_that_comes_for_a_staged_file_is_an_outage(tmp_path: Path) -> None:
+    """As of a network that wants its users to sign in: nothing is wrong with the file."""
+    a_table(tmp_path, SCHEMA)
+    sink = a_sink(tmp_path)
+    staged = staged_rows(sink, 1, 1, 2)
+    place = next(tmp_path.rglob(staged.file))
+    body = place.read_bytes()
+
+    place.write_bytes(A_PAGE)
+    for asked in (lambda: sink.commit(JOB, 1, None, [staged]), lambda: sink.damage_of([staged])):
+        with pytest.raises(StoreUnavailable, match=f"{staged.file}.*page of something in between"):
+            asked()
+    place.write_bytes(body)
+    sink.commit(JOB, 1, None, [staged])
+
+    assert seen(case_in(tmp_path)) == rows(1, 2)
 
 
 def remove_orphan_files(folder: Path, *, older_than: float) -> set[str]:

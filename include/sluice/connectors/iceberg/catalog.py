@@ -128,10 +128,16 @@ class CatalogTable:
             raise StoreUnavailable(self._message("are not what was written", error)) from None
         except SQLAlchemyError as error:
             raise ConfigurationError(self._message("cannot be opened", error)) from None
-        except iceberg.ValidationError as error:
-            if not isinstance(unreadable := error.__cause__, ValidationError):
+        except (iceberg.ValidationError, ValidationError) as error:
+            unreadable = error if isinstance(error, ValidationError) else error.__cause__
+            if not isinstance(unreadable, ValidationError):
                 raise
-            why = unreadable.errors()[0]["msg"].removeprefix("Value error, ")
+            first = unreadable.errors()[0]
+            why = first["msg"].removeprefix("Value error, ")
+            if first["type"] == "json_invalid":  # A page of something in between.
+                raise StoreUnavailable(
+                    self._message("are not what was written", ValueError(why))
+                ) from None
             raise ConfigurationError(
                 f"pyiceberg cannot read the metadata of the Iceberg table {self.name}: {why}"
             ) from None
@@ -229,12 +235,15 @@ def without_secrets(text: str, properties: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(maxsize=32)
 def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
+    from pydantic import ValidationError
     from pyiceberg.catalog import load_catalog
 
     others = dict(properties)
     name = others.pop("name", "default")
     try:
         return load_catalog(name, **others)
+    except ValidationError:
+        raise  # Of what the catalog has answered.
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"the Iceberg catalog {name!r} cannot be opened: "

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.columns import fitted_rows
@@ -220,7 +221,7 @@ class Staging:
 
         self._checked(staged)
         place = self.location(staged.file)
-        with _as_it_was_written(place), self.table.io.new_input(place).open() as stream:
+        with self._as_it_was_written(staged), self.table.io.new_input(place).open() as stream:
             wanted = None if columns is None else [*columns]
             return pq.ParquetFile(stream).read(wanted, use_threads=False)  # See decode_parquet.
 
@@ -233,14 +234,35 @@ class Staging:
         return [damage for damage in in_parallel(self._damage, staged, THREADS) if damage]
 
     def _damage(self, staged: Committable) -> str:
+        """Raises StoreUnavailable where something in between answered, with a page."""
         place = self.location(staged.file)
         what = f"{place}, staged for sink {staged.sink!r}, is "
         try:
             with self.table.io.new_input(place).open() as stream:
-                checksum = checksum_of(iter(lambda: stream.read(PIECE_BYTES), b""))
+                first = stream.read(PIECE_BYTES)
+                others = iter(lambda: stream.read(PIECE_BYTES), b"")
+                checksum = checksum_of(chain([first], others))
         except FileNotFoundError:
             return what + "missing"
-        return what + "damaged" if checksum != staged.checksum else ""
+        if checksum == staged.checksum:
+            return ""
+        if first.startswith(b"<"):
+            raise StoreUnavailable(what + "answered for by a page of something in between")
+        return what + "damaged"
+
+    @contextmanager
+    def _as_it_was_written(self, staged: Committable) -> Iterator[None]:
+        import pyarrow as pa
+
+        place = self.location(staged.file)
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ProtocolViolation(f"{place} was committed and is missing") from error
+        except pa.ArrowInvalid as error:
+            if self._damage(staged):
+                raise ProtocolViolation(f"{place} is not what was committed: {error}") from error
+            raise StoreUnavailable(f"{place} was answered with something else: {error}") from error
 
     def listed(self) -> list[Staged]:
         from pyarrow import fs
@@ -286,7 +308,7 @@ class Staging:
 
     def _checked(self, staged: Committable) -> pq.FileMetaData:
         place = self.location(staged.file)
-        with _as_it_was_written(place):
+        with self._as_it_was_written(staged):
             found = footer(self.table.io, place)
         if found.num_rows != staged.rows:
             raise ProtocolViolation(
@@ -311,18 +333,6 @@ class Staging:
         assert isinstance(io, PyArrowFileIO)
         scheme, netloc, path = io.parse_location(self.folder, io.properties)
         return io.fs_by_scheme(scheme, netloc), path
-
-
-@contextmanager
-def _as_it_was_written(place: str) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ProtocolViolation(f"{place} was committed and is missing") from error
-    except pa.ArrowInvalid as error:
-        raise ProtocolViolation(f"{place} is not what was committed: {error}") from error
 
 
 def file_name(checkpoint_id: int, checkpoint_token: str, rest: str) -> str:
