@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable as Delta
 
 from harness.jobs import a_running_job
 from harness.kafka_cluster import Place, in_memory
@@ -28,7 +29,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
-from sluice.sinks import FilesTable, IcebergTable, KafkaTopic, PostgresTable
+from sluice.sinks import DeltaTable, FilesTable, IcebergTable, KafkaTopic, PostgresTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from tests.contract.test_kafka_sink import records
@@ -97,6 +98,8 @@ def test_every_change_of_a_count_is_in_each_place_once(
     counts.sink("totals", FilesTable(upsert_key=(KEY,)))
     counts.sink("database", PostgresTable(database.dsn, table, changelog=True, create=is_made))
     counts.sink("lake", IcebergTable(TABLE, properties(tmp_path), changelog=True, create=True))
+    delta = f"file://{tmp_path}/delta"
+    counts.sink("delta", DeltaTable(delta, changelog=True, create=True))
     counts.sink("topic", KafkaTopic(kafka.servers, topic, key=KEY, changelog=True))
     job = a_running_job(pipeline)
 
@@ -110,6 +113,7 @@ def test_every_change_of_a_count_is_in_each_place_once(
     assert {kind for kind, *_ in files} == {"+I", "-U", "+U"}
     assert changes(database.rows(f"SELECT kind, {KEY}, n FROM {table}")) == files
     assert changes(loaded(tmp_path).scan().to_arrow().to_pylist()) == files
+    assert changes(Delta(delta).to_pyarrow_table().to_pylist()) == files
     messages = records(kafka.servers, topic)
     assert changes([json.loads(one.value()) for one in messages]) == files
     keys = {json.loads(one.value())[KEY]: one.key() for one in messages}
