@@ -95,7 +95,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka s3 package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka lake s3 answers package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -126,6 +126,9 @@ properties: setup  ## Draw EXAMPLES times (25) as many examples as each property
 
 contract: setup  ## Every case of the contract suites on S3, too
 	@SLUICE_CONTRACT=all $(PYTEST) tests/contract
+
+answers: setup  ## Each request of a checkpoint, answered in each wrong way, at each place; an hour
+	@SLUICE_CONTRACT=all $(BIN)/pytest -q -n 0 tests/contract/test_answers.py
 
 nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 subtasks; minutes
 	@SLUICE_NEXMARK=all $(BIN)/pytest -q tests/spark/test_nexmark.py
@@ -197,6 +200,10 @@ debezium: setup  ## What a real Debezium, fetched by Maven, sends of a real Post
 kafka: setup  ## The Kafka connectors on a real Apache Kafka, fetched by Maven
 	@$(BIN)/python -m harness.kafka_server
 	@$(BIN)/pytest -q -n 0 tests/contract/test_kafka_*.py -k real
+
+lake: setup  ## The Iceberg sink on a real REST catalog, fetched by Maven
+	@$(BIN)/python -m harness.iceberg_rest
+	@$(BIN)/pytest -q -n 0 tests/contract/test_iceberg_sink.py tests/contract/test_answers.py -k rest
 
 s3: setup  ## What sees S3 in the contract suites on versitygw, built by Go; minutes
 	@$(BIN)/python -m harness.versitygw

@@ -114,8 +114,12 @@ def a_sink(folder: Path, *key: str, create: bool = False, root: str = ROOT) -> I
 
 def read_by_polars(folder: Path) -> list[Row]:
     """Polars reads the metadata file by itself; only its place is asked of the catalog."""
+    return read_of(a_catalog(folder))
+
+
+def read_of(catalog: Catalog, name: str = TABLE) -> list[Row]:
     try:
-        table = loaded(folder)
+        table = catalog.load_table(name)
     except NoSuchTableError:
         return []
     if table.current_snapshot() is None:

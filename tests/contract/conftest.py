@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import iceberg_rest
 from harness.kafka_cluster import IF_REAL, REAL, Place, in_memory
 from harness.kafka_server import KafkaServer, running_kafka
 from harness.s3_server import S3Server, running_s3_server
@@ -85,6 +86,13 @@ def versitygw_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield endpoint_url
 
 
+@pytest.fixture(scope="session")
+def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("rest-catalog")
+    with running_s3_server(folder, iceberg_rest.RestCatalog) as endpoint_url:
+        yield endpoint_url
+
+
 @pytest.fixture(scope="module")
 def s3_endpoint(aws_credentials: None, s3_server: str) -> str:
     return s3_server
@@ -125,6 +133,8 @@ def create_bucket(endpoint_url: str, name: str = BUCKET) -> None:
 IF_BUILT = pytest.param(
     "versitygw", marks=[pytest.mark.s3, pytest.mark.skipif(not is_here(), reason=MISSING)]
 )
+
+IF_FETCHED = pytest.mark.skipif(not iceberg_rest.is_here(), reason=iceberg_rest.MISSING)
 
 
 @pytest.fixture(params=["memory", "file", pytest.param("s3", marks=pytest.mark.s3), IF_BUILT])

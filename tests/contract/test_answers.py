@@ -3,7 +3,7 @@ published once, and nothing that a reader needs is deleted.
 
 Each request of staging, committing and cleaning up gets each answer, before its effect or after
 it.  What failed is tried again, as a task is, and a stranger reads the table past the gateway.
-The check plays one answer for each request, in turn; ``make contract`` plays all of them.
+The check plays one answer for each request, in turn; ``make answers`` plays all of them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from sluice.declaration.places import Sink
 from sluice.errors import SluiceError
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
-from tests.contract.conftest import BUCKET, IS_WHOLE
+from tests.contract.conftest import BUCKET, IF_FETCHED, IS_WHOLE
 from tests.contract.sink_case import JOB, SCHEMA, Row, SinkCase, rows, seen, staged_rows
-from tests.iceberg_catalog import TABLE, properties
+from tests.iceberg_catalog import TABLE, properties, read_of
 from tests.planted import Caught, assert_is_caught
 from tests.subtasks import state_records, take_checkpoint
 
@@ -45,6 +45,7 @@ MOST_REQUESTS = 300  # Of one checkpoint; more would be one that never ends.
 CHECKPOINTS = 6  # Of a table.
 IN_TURN = [FATES[first:] + FATES[:first] for first in range(len(FATES) if IS_WHOLE else 1)]
 STRIDE = 7  # Of the requests of a job's checkpoint, in the check.
+OF_A_CLIENT = (400, 403, 404, 409, 412)  # Answers that say that the request was wrong.
 OF_S3 = {"s3.access-key-id": "test", "s3.secret-access-key": "test", "s3.region": "us-east-1"}
 
 
@@ -79,19 +80,20 @@ def key() -> tuple[str, ...]:
 
 @pytest.fixture
 def new_place(
-    kind: str, key: tuple[str, ...], s3_endpoint: str, tmp_path: Path
+    kind: str, key: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[int], Place]]:
-    with running_gateway(s3_endpoint) as gateway:
+    server: str = request.getfixturevalue(SERVERS.get(kind, "s3_endpoint"))
+    with running_gateway(server) as gateway:
 
         def made(number: int) -> Place:
             folder, local = f"{BUCKET}/{tmp_path.name}/{number}", tmp_path / str(number)
-            opened, read = KINDS[kind](folder, key, s3_endpoint, local)
+            opened, read = KINDS[kind](folder, key, server, local)
 
             def at(endpoint: str) -> Sink:
                 root = StoreLocation(f"s3://{folder}/root", endpoint_url=endpoint, patience_s=0)
                 return opened(root)
 
-            case = SinkCase(lambda: at(s3_endpoint), read)
+            case = SinkCase(lambda: at(server), read)
             return Place(case, lambda: at(gateway.url), gateway, bool(key))
 
         yield made
@@ -138,6 +140,18 @@ def iceberg(folder: str, key: tuple[str, ...], endpoint: str, local: Path) -> Op
     return lambda root: spec.open("sales", {}, root), read
 
 
+def of_rest(folder: str, key: tuple[str, ...], endpoint: str, local: Path) -> Opened:
+    """Only the catalog is asked past the gateway: its tables are in a folder."""
+    name = f"shop.{folder.replace('/', '_')}"
+
+    def opened(root: StoreLocation) -> Sink:
+        catalog = {"type": "rest", "uri": root.endpoint_url or ""}
+        spec = IcebergTable(name, catalog, upsert_key=key, create=True)
+        return spec.open("sales", {}, StoreLocation(f"file://{local}/root"))
+
+    return opened, lambda: read_of(load_catalog("default", type="rest", uri=endpoint), name)
+
+
 def files_table(folder: str, key: tuple[str, ...], endpoint: str, _: Path) -> Opened:
     def read() -> list[Row]:
         found: pa.Table = latest_rows(endpoint, f"{folder}/sales").to_arrow()
@@ -150,33 +164,37 @@ def files_table(folder: str, key: tuple[str, ...], endpoint: str, _: Path) -> Op
 KINDS: dict[str, Callable[..., Opened]] = {
     "delta": delta,
     "iceberg": iceberg,
+    "iceberg-by-rest": of_rest,
     "files_table": files_table,
 }
+SERVERS = {"iceberg-by-rest": "rest_catalog"}  # The others' is one of S3.
+BRIEF = ("iceberg-by-rest", "files_table")  # Their clients give up within a second.
 
 
-def tried(attempt: Callable[[], object]) -> None:
-    """What a task does: one attempt, whose error is one sentence."""
-    said = ""
+def tried(attempt: Callable[[], object], fate: Fate) -> None:
+    """What a task does: one attempt, whose error is one sentence, and tried again after *fate*."""
+    failed: list[SluiceError] = []
     try:
         attempt()
     except SluiceError as error:
-        said = str(error)
-    assert "\n" not in said
+        failed.append(error)
+    assert not [one for one in failed if "\n" in str(one)]
+    assert fate.answer in OF_A_CLIENT or all(one.retryable for one in failed), (str(fate), failed)
 
 
-def publish_behind(place: Place, checkpoint_id: int, at: int, fate: Fate) -> str:
+def publish_behind(place: Place, checkpoint_id: int, at: int, fate: Fate, lasts: bool) -> str:
     """Publish a row, where the request *at* has *fate*; the request, empty if there is none."""
     healthy, behind = place.case.open, place.behind()
-    place.gateway.fail(at, fate)
+    place.gateway.fail(at, fate, lasts=lasts)
     staged: list[Committable] = []
-    tried(lambda: staged.append(place.stage(behind, checkpoint_id)))
+    tried(lambda: staged.append(place.stage(behind, checkpoint_id)), fate)
     if not staged:
         staged.append(place.stage(healthy(), checkpoint_id, attempt="2-b"))
     before = checkpoint_id - 1 or None
-    tried(lambda: behind.commit(JOB, checkpoint_id, before, staged))
+    tried(lambda: behind.commit(JOB, checkpoint_id, before, staged), fate)
     for _ in range(2):  # A task that is tried again.
         healthy().commit(JOB, checkpoint_id, before, staged)
-    tried(lambda: behind.discard_copied(staged))
+    tried(lambda: behind.discard_copied(staged), fate)
     failed = place.gateway.heal()
     healthy().discard_copied(staged)
     healthy().discard([one.file for one in healthy().unpublished().staged])
@@ -186,15 +204,22 @@ def publish_behind(place: Place, checkpoint_id: int, at: int, fate: Fate) -> str
 @pytest.mark.s3
 @pytest.mark.parametrize("fates", IN_TURN, ids=lambda fates: f"{fates[0]}")
 @pytest.mark.parametrize(
-    ("kind", "key"),
+    ("kind", "key", "lasts"),
     [
-        pytest.param(kind, ("id",) if is_upserted else (), id=f"{kind}{'-upserted' * is_upserted}")
+        pytest.param(
+            kind,
+            ("id",) if is_upserted else (),
+            lasts,
+            id=f"{kind}{'-upserted' * is_upserted}{'-lasting' * lasts}",
+            marks=[IF_FETCHED] if kind in SERVERS else [],
+        )
         for kind in KINDS
         for is_upserted in ((False, True) if IS_WHOLE else (kind != "files_table",))
+        for lasts in ((False, True) if IS_WHOLE or kind in BRIEF else (False,))
     ],
 )
 def test_whatever_is_answered_a_checkpoint_is_there_once(
-    fates: tuple[Fate, ...], new_place: Callable[[int], Place]
+    fates: tuple[Fate, ...], lasts: bool, new_place: Callable[[int], Place]
 ) -> None:
     at, failed = 0, "the first"
     while failed:
@@ -202,7 +227,7 @@ def test_whatever_is_answered_a_checkpoint_is_there_once(
         if (before := at % CHECKPOINTS) == 0:  # A table with more takes more requests, for ever.
             place = new_place(at)
         fate = fates[at % len(fates)]
-        failed = publish_behind(place, before + 1, at, fate)
+        failed = publish_behind(place, before + 1, at, fate, lasts)
         assert seen(place.case) == place.expected(before + 1), (failed, str(fate))
         at += 1
 
@@ -215,10 +240,11 @@ class Root:
     behind: Job
     gateway: Gateway
 
-    def go_on(self, at: int) -> str:
+    def go_on(self, at: int, lasts: bool) -> str:
         """A checkpoint whose request *at* fails, and one after it; the request that failed."""
-        self.gateway.fail(at, FATES[at % len(FATES)])
-        tried(lambda: take_checkpoint(self.behind))
+        fate = FATES[at % len(FATES)]
+        self.gateway.fail(at, fate, lasts=lasts)
+        tried(lambda: take_checkpoint(self.behind), fate)
         failed = self.gateway.heal()
         state = self.job.state()
         if state.pending or state.status is not JobStatus.RUNNING:
@@ -245,9 +271,10 @@ def a_root(gateway: Gateway, folder: str, endpoint: str) -> Root:
 
 
 @pytest.mark.s3
+@pytest.mark.parametrize("lasts", (False, True) if IS_WHOLE else (False,))
 @pytest.mark.parametrize("first", range(STRIDE) if IS_WHOLE else [0])
 def test_whatever_the_root_answers_the_job_goes_on_with_exact_rows(
-    first: int, s3_endpoint: str, tmp_path: Path
+    first: int, lasts: bool, s3_endpoint: str, tmp_path: Path
 ) -> None:
     at, failed = first, "the first"
     with running_gateway(s3_endpoint) as gateway:
@@ -256,7 +283,7 @@ def test_whatever_the_root_answers_the_job_goes_on_with_exact_rows(
             if (at // STRIDE) % CHECKPOINTS == 0:
                 folder = f"{BUCKET}/{tmp_path.name}/{at}"
                 root = a_root(gateway, folder, s3_endpoint)
-            failed = root.go_on(at)
+            failed = root.go_on(at, lasts)
             absorbed = root.absorbed()
             read = latest_rows(s3_endpoint, f"{folder}/auctions/tables/results")
             assert sorted(read["record"]) == absorbed == [*range(len(absorbed))], failed
@@ -271,7 +298,7 @@ FAULTS = [
         "try: result = self.store().create(entry_key(version), body)\n"
         "    except StoreUnavailable: return False",
         test_whatever_is_answered_a_checkpoint_is_there_once,
-        {"fates": (Fate(CUT, has_served=True),)},
+        {"fates": (Fate(CUT, has_served=True),), "lasts": False},
         raises=(OSError, DeltaError),
     ),
 ]  # fmt: skip

@@ -49,7 +49,7 @@ from sluice.errors import (
 from sluice.protocol.records import checksum
 from sluice.store.open import StoreLocation
 from tests.builders import PLANNED
-from tests.contract.conftest import BUCKET
+from tests.contract.conftest import BUCKET, IF_FETCHED
 from tests.contract.restore_rules import (
     a_table_has_one_writer_whichever_root_its_job_is_in,
     publish_in_turn,
@@ -83,6 +83,7 @@ from tests.iceberg_catalog import (
     loaded,
     properties,
     read_by_polars,
+    read_of,
 )
 from tests.planted import Caught, assert_is_caught
 
@@ -126,6 +127,21 @@ def test_upserted_into_partitions(tmp_path: Path, rule: Callable[[SinkCase], Non
         update.add_field("id", "identity", "part")
 
     rule(case_in(tmp_path, "id"))
+
+
+@IF_FETCHED
+@pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
+def test_upserted_by_a_rest_catalog(
+    rest_catalog: str, tmp_path: Path, rule: Callable[[SinkCase], None]
+) -> None:
+    name, catalog = f"shop.{rule.__name__}", {"type": "rest", "uri": rest_catalog}
+    spec = IcebergTable(name, catalog, upsert_key=("id",), create=True)
+    root = StoreLocation(f"file://{tmp_path}/tables/sales")
+
+    def read() -> list[Row]:
+        return read_of(load_catalog("default", **catalog), name)
+
+    rule(SinkCase(lambda: spec.open("sales", {}, root), read))
 
 
 def test_a_commit_is_one_snapshot_that_says_whose_it_is(tmp_path: Path) -> None:
