@@ -253,6 +253,36 @@ def test_spark_code_goes_on_from_its_previous_result(
 
 
 @pytest.mark.spark
+def test_a_column_that_is_not_there_is_told_with_the_line_that_asks_for_it(
+    tmp_path: Path, remote: str
+) -> None:
+    """A server is asked for columns later than the function asks, outside of its lines."""
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    code = SPARK_CODE.replace('F.sum("spent")', 'F.sum("spnet")')
+    (tmp_path / "pipelines" / "orders.py").write_text(code)
+    (tmp_path / "orders.csv").write_text("a,1\n")
+    (tmp_path / "places.csv").write_text("1\n")
+    command = [sys.executable, "-c", "from sluice.cli.main import main; main()", "run", "orders"]
+    env = {name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"}
+
+    result = subprocess.run(
+        [*command, "--remote", remote, "--json"],
+        check=False,
+        cwd=tmp_path,
+        env=env | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{INCLUDE}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert result.returncode == 1
+    line = 1 + code[: code.index("spnet")].count("\n")
+    assert "spnet" in result.stderr
+    assert f"pipelines/orders.py line {line}" in result.stderr
+
+
+@pytest.mark.spark
 def test_a_view_is_that_of_the_call_on_a_server_too(tmp_path: Path, remote: str) -> None:
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").touch()

@@ -476,11 +476,27 @@ def failure_cause(error: BaseException) -> Cause:
         return Cause(_JVM_ENDED)
     if kind.__module__.startswith(_SPARK):
         found = root_cause(str(error))
-        place = found.place or _user_place(error)
+        place = found.place or _user_place(error) or _declared_place(error)
         return Cause(found.summary, place, is_transient=found.is_transient)
     found = cause_of(error)
     is_transient = isinstance(error, StoreUnavailable)
     return Cause(found.summary, found.place, is_transient=is_transient)
+
+
+def _declared_place(error: BaseException) -> str:
+    """The line of the user's code whose expression a server refuses, as soon as anybody asks it
+    for columns: ``dataFrameQueryContext`` of Spark.
+    """
+    from pyspark.errors.exceptions.connect import SparkConnectException
+
+    # Another session tells these by its JVM, and raises in the user's line.
+    contexts = error.getQueryContext() if isinstance(error, SparkConnectException) else ()
+    for context in contexts or ():
+        if context.contextType().name == "DataFrame":
+            file, _, line = context.callSite().rpartition(":")
+            if place := code_place(file, line):
+                return place
+    return ""
 
 
 def _is_of_gateway(error: BaseException) -> bool:
