@@ -60,6 +60,7 @@ COLUMNS = "_columns/"
 _LOGGED = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10,})_([0-9]{10,}))?\.json")
 _RECORD = re.compile(r"_compacted/([0-9]{20})\.json")
 
+_SEPARATORS = re.compile(r"[-./]")  # Behind its first part an attempt's token numbers the files.
 _STEM = r"[0-9]{5,}-[A-Za-z0-9-]+"
 _ENDS = r"(?:\.parquet|\.json|\.parts\.json|/.+/part\.(?:parquet|json))"
 _DATA_FILE = re.compile(DATA + r"([0-9]{20})-([A-Za-z0-9_]+)-" + _STEM + _ENDS)
@@ -405,6 +406,13 @@ def staged_by(key: str) -> int | None:
     """The checkpoint that staged a file; None when the name has another form."""
     name = _DATA_FILE.fullmatch(key)
     return None if name is None else int(name[1])
+
+
+def has_one_writer(files: Iterable[Listed]) -> bool:
+    """Whether each subtask of a checkpoint staged its *files* in one attempt, under one token."""
+    names = {tuple(_SEPARATORS.split(file.key.removeprefix(DATA))[1:4]) for file in files}
+    tokens, subtasks = {name[:1] for name in names}, {name[1:2] for name in names}
+    return len(tokens) <= 1 and len(names) == len(subtasks)
 
 
 def compacted_stem(version: int, number: int, token: str) -> str:

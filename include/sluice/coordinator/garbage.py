@@ -360,7 +360,8 @@ def _staged(
         job.journal.require_current()
     is_below = found.root.startswith(f"{job.store.root}/")
     now_ms = max(now_ms, found.newest_ms) if is_below else found.newest_ms
-    shown_early = {of for of, sink_uid in early_publishes(job) if sink_uid == uid}
+    noted = early_publishes(job) if found.staged else frozenset()
+    shown_early = {of for of, sink_uid in noted if sink_uid == uid}
     for file in found.staged:
         of = file.checkpoint_id
         is_own = _is_own(job, file)

@@ -146,6 +146,11 @@ class TableLog:
         """Every checkpoint that committed, oldest first, rolled back ones included."""
         return tuple(name.checkpoint_id for name in self.names() if not name.is_fence)
 
+    def sizes(self) -> dict[int, int]:
+        """The sizes of the manifests, by version, in bytes."""
+        found = ((parsed_log_key(one.key), one.size_bytes) for one in self.store.list(MANIFESTS))
+        return {name.checkpoint_id: size for name, size in found if name and not name.is_fence}
+
     def compacted(self) -> tuple[int, ...]:
         """The versions that have merged files, oldest first."""
         found = (version_of_record(listed.key) for listed in self.store.list(RECORDS))

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sluice.connectors.files_table.columns import TableSchemas, read_chain
 from sluice.connectors.files_table.delta_view import DeltaView
 from sluice.connectors.files_table.log import (
@@ -39,11 +41,14 @@ from sluice.connectors.row_files import PARQUET
 from sluice.connectors.staged_files import (
     COMPACTED,
     DATA,
+    PARTS,
+    RowFile,
     StagedFiles,
     behind_data_of,
     deletes_first,
+    has_one_writer,
     manifest_key,
-    staged_in,
+    staged_by,
     unit_of,
     version_of_compacted,
 )
@@ -60,7 +65,7 @@ from sluice.declaration.places import (
     Vacuumed,
 )
 from sluice.errors import ProtocolViolation, SluiceError
-from sluice.store.object_store import ObjectStore, in_parallel
+from sluice.store.object_store import Listed, ObjectStore, in_parallel
 from sluice.store.open import is_below, verify_store
 
 if TYPE_CHECKING:
@@ -174,19 +179,31 @@ class ManifestTable(SinkDefaults):
         self._staged.discard(unit for unit in staged if unit not in kept)
 
     def unpublished(self) -> Unpublished:
-        """See ``Sink``.  Costs a GET for each version that added files."""
+        """See ``Sink``.  A manifest is read only if its size and the names of its checkpoint's files
+        leave open whether it names them all: an attempt was repeated, or a file is left out.
+        """
         merged = [*self.store.list(COMPACTED)]
         listed = self._staged.listed()
-        with_files = {staged.checkpoint_id for staged in staged_in(listed)}
-        versions = [version for version in self.versions() if version in with_files]
-        named: set[str] = set()
-        for version, manifest in self._log.manifests(versions).items():
+        by_checkpoint: dict[int, list[Listed]] = {}
+        for file in listed:
+            if (of := staged_by(file.key)) is not None:
+                by_checkpoint.setdefault(of, []).append(file)
+        named, unclear = set[str](), list[int]()
+        sizes = self._log.sizes() if listed else {}
+        for version, size_bytes in sizes.items():
+            files = by_checkpoint.get(version, [])
+            if has_one_writer(files) and size_bytes >= self._least_size(version, files):
+                named |= {file.key for file in files}
+            else:
+                unclear.append(version)
+        for version, manifest in self._log.manifests(unclear).items():
             if manifest is None:
                 place = f"{self.store.root}/{manifest_key(version)}"
                 raise ProtocolViolation(f"{place} was listed and is gone; nothing may delete it")
             named |= {file.file for file in manifest.files}
-        recorded = self._recorded()
-        found = self._staged.unpublished(listed, named | recorded)
+        found = self._staged.unpublished(listed, named)
+        recorded = self._recorded() if merged or found.staged else frozenset[str]()
+        found = self._staged.unpublished(listed, named | recorded) if recorded else found
         unrecorded = tuple(
             Staged(
                 file=file.key,
@@ -205,6 +222,23 @@ class ManifestTable(SinkDefaults):
             staged=(*found.staged, *unrecorded),
             newest_ms=max(found.newest_ms, newest_ms),
         )
+
+    def _least_size(self, version: int, files: Iterable[Listed]) -> int:
+        """The least size of a manifest that names all of *files*: one that leaves one out is
+        shorter, unless it is of a hundred files.  Then the file counts as named, and stays.
+        """
+        named = (RowFile(file=f.key, rows=0, size_bytes=f.size_bytes) for f in files)
+        manifest = Manifest(
+            version=MANIFEST_FORMAT_VERSION,
+            checkpoint_id=version,
+            parent=None if version == 1 else 1,
+            files=tuple(file for file in named if not file.file.endswith(PARTS)),
+            upsert_key=self.upsert_key or None,
+            life="",
+            sink=self.at,
+            generation=0,
+        )
+        return len(msgspec.json.encode(manifest))
 
     def discard(self, files: Iterable[str]) -> None:
         """Delete *files*, except for merged files that were recorded since they were listed."""
