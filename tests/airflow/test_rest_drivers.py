@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.jobs.job import Job as AirflowJob
+from airflow.jobs.job import health_check_threshold
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from sqlalchemy import delete, update
@@ -71,8 +72,8 @@ def test_a_job_that_airflow_can_go_on_with_has_no_problem(viewer: Api) -> None:
 
     assert shown["problems"] == []
     assert [one["dag_id"] for one in shown["dags"]] == ["auctions", "auctions__restore"]
-    assert {one["name"]: one["is_silent"] for one in shown["processes"]} == dict.fromkeys(
-        TYPES, False
+    assert {one["name"]: one["state"] for one in shown["processes"]} == dict.fromkeys(
+        TYPES, "alive"
     )
     assert all(1_000 <= one["silent_ms"] < 60_000 for one in shown["processes"])
 
@@ -95,6 +96,35 @@ def test_a_process_that_misses_two_heartbeats_is_named_with_what_it_costs(
 
     assert problem.startswith(f"Airflow's {name} has been silent for 9")
     assert problem.endswith(f"so {cost}: see that 'airflow {name}' runs.")
+
+
+THRESHOLDS = {
+    "scheduler": "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD",
+    "triggerer": "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD",
+    "dag-processor": "AIRFLOW__DAG_PROCESSOR__HEALTH_CHECK_THRESHOLD",
+}
+
+
+@pytest.mark.usefixtures("alive", "job")
+@pytest.mark.parametrize("name", TYPES)
+def test_a_process_is_late_before_it_is_silent_by_what_airflow_is_configured_with(
+    viewer: Api, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a process that is well misses heartbeats."""
+    beat(name, 25)
+
+    problems: list[str] = []
+    for threshold in ("60", "20"):
+        health_check_threshold.cache_clear()  # Airflow reads it once in a process.
+        monkeypatch.setenv(THRESHOLDS[name], threshold)
+        problems += drivers(viewer)["problems"]
+    health_check_threshold.cache_clear()
+    late, silent = problems
+
+    assert late.startswith(f"Airflow's {name} is late: it was heard 2")
+    assert " ago, and Airflow gives it 60 s. Unless the machine is busy, no" in late
+    assert late.endswith(f"see that 'airflow {name}' runs.")
+    assert silent.startswith(f"Airflow's {name} has been silent for 2")
 
 
 @pytest.mark.usefixtures("alive", "job")

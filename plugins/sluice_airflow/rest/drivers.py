@@ -6,9 +6,11 @@ The journal says what the job is; whether anything can go on, only Airflow knows
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 from airflow.jobs.job import Job as AirflowJob
+from airflow.jobs.job import health_check_threshold
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
@@ -26,10 +28,10 @@ from sluice_airflow.rest.readings import ReaderDep
 
 drivers_router = APIRouter(tags=["pipelines"])
 
-# Heartbeats between which a process is silent: Airflow's own multiple.  Its thresholds of health,
-# 30 s by default, say when another process is to take over.
+# Heartbeats after which a process is late.  A busy machine loses some of one a second, and what is
+# late may be well: only behind Airflow's own threshold of health is it silent.
 _GRACE = 2.1
-_LEAST_SILENCE_MS = 10_000  # Of a process that says so every second, a busy machine loses some.
+_LATE_MS = 10_000
 
 # Airflow's long-running processes: the type of their jobs, and what their silence costs.
 _PROCESSES = {
@@ -52,13 +54,15 @@ class DagSwitch(msgspec.Struct, frozen=True, kw_only=True):
 class AirflowProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One of Airflow's processes, the one of its kind that was heard of last.
 
-    ``is_silent``: two heartbeats of it are missing, for 10 s at least, or there was never one.
+    It is late when two heartbeats of it are missing, for 10 s at least; and silent behind
+    ``limit_ms``, the threshold of health that Airflow is configured with, or without a heartbeat.
     """
 
     name: str
     latest_heartbeat: int | None
     silent_ms: int | None
-    is_silent: bool
+    limit_ms: int | None
+    state: Literal["alive", "late", "silent"]
 
 
 class NewestRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,27 +147,37 @@ def _process(name: str, session: Session) -> AirflowProcess:
     )
     found = session.scalars(query.order_by(AirflowJob.latest_heartbeat.desc()).limit(1)).first()
     if found is None:
-        return AirflowProcess(name=name, latest_heartbeat=None, silent_ms=None, is_silent=True)
+        return AirflowProcess(
+            name=name, latest_heartbeat=None, silent_ms=None, limit_ms=None, state="silent"
+        )
     beat_ms = _ms(found.latest_heartbeat)
     silent_ms = max(0, _ms(datetime.now(UTC)) - beat_ms)
+    limit_ms = int(1_000 * health_check_threshold(str(found.job_type), found.heartrate))
+    is_late = silent_ms > max(_LATE_MS, _GRACE * found.heartrate * 1_000)
     return AirflowProcess(
         name=name,
         latest_heartbeat=beat_ms,
         silent_ms=silent_ms,
-        is_silent=silent_ms > max(_LEAST_SILENCE_MS, _GRACE * found.heartrate * 1_000),
+        limit_ms=limit_ms,
+        state="silent" if silent_ms > limit_ms else "late" if is_late else "alive",
     )
 
 
 def _problem_of_process(process: AirflowProcess) -> str:
-    if not process.is_silent:
+    if process.state == "alive":
         return ""
-    since = (
-        "was never heard of"
-        if process.silent_ms is None
-        else f"has been silent for {process.silent_ms // 1_000} s"
+    name, costs = process.name, _PROCESSES[process.name][1]
+    see = f"see that 'airflow {name}' runs."
+    if process.silent_ms is None:
+        return f"Airflow's {name} was never heard of, so {costs}: {see}"
+    heard = f"{process.silent_ms // 1_000} s"
+    if process.state == "silent":
+        return f"Airflow's {name} has been silent for {heard}, so {costs}: {see}"
+    given = f"{(process.limit_ms or 0) // 1_000} s"
+    return (
+        f"Airflow's {name} is late: it was heard {heard} ago, and Airflow gives it {given}. Unless "
+        f"the machine is busy, {costs}: {see}"
     )
-    costs = _PROCESSES[process.name][1]
-    return f"Airflow's {process.name} {since}, so {costs}: see that 'airflow {process.name}' runs."
 
 
 def _newest_run(dag_id: str, session: Session) -> NewestRun | None:

@@ -15,6 +15,7 @@ export function Health({ uid, path, pipeline, now }) {
   const { data: drivers } = useResource(isGoing ? path("drivers") : null, { everyMs: 5_000 });
   if (!health) return null;
   const problems = drivers?.problems ?? [];
+  const late = drivers?.processes.filter((one) => one.state === "late").length ?? 0;
   const { tone, says, since, age_ms: age, target_age_ms: target, is_late: isLate, next_step: step } = health;
   const behind = lag.filter((one) => one.is_behind);
   return html`<section class="first" aria-label="What matters first">
@@ -30,7 +31,7 @@ export function Health({ uid, path, pipeline, now }) {
       <div class=${behind.length ? "warn" : ""}><dt>Lag</dt>
         <dd>${!lag.length ? (isGoing ? "unknown" : "–") : behind.length ? `${behind.length} of ${lag.length} sources behind` : "none"}</dd>
         <dd class="more">${lag.map((one) => html`<p key=${one.id} class=${one.is_behind ? "" : "muted"}>${one.id}: ${pending(one)}</p>`)}</dd></div>
-      <div class=${problems.length ? "bad" : step ? tone : ""}><dt>Next step</dt><dd>${step || problems.length ? "" : "none"}</dd>
+      <div class=${problems.length ? (problems.length > late ? "bad" : "warn") : step ? tone : ""}><dt>Next step</dt><dd>${step || problems.length ? "" : "none"}</dd>
         ${problems.length ? html`<dd class="more"><div role="alert">${problems.map((one) => html`<p key=${one}>${one}</p>`)}</div></dd>` : null}
         ${step ? html`<dd class="more"><p>${step.page.length ? html`<${Link} to=${placeOf(uid, step.page)}>${step.says}<//>` : step.says}</p>
           ${step.command ? html`<p><code>${step.command}</code></p>` : null}</dd>` : null}</div>
