@@ -10,12 +10,14 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
 import pytest
 
 from harness.counting_store import CountingStore
+from sluice.connectors.files_table.log import TableLog
 from sluice.connectors.files_table.maintenance import LATEST
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
@@ -172,6 +174,32 @@ def test_a_file_that_only_a_record_names_is_nobodys_garbage(
 
     assert left == []
     assert shown(table) == before
+
+
+def test_so_many_versions_stay_and_what_a_commit_merged_is_not_merged_again(
+    store: ObjectStore,
+) -> None:
+    """Versions without files are never merged by a commit; of them twice as many stay."""
+    table = filled(store, 9, compact_when_files=4)
+    before = {version: shown(table, version) for version in table.versions()}
+    merged = max(version for version in TableLog(store).compacted() if version <= 7)
+    files = [one.key for one in store.list("compacted/")]
+
+    assert table.expire(9, []).versions == ()
+    assert table.expire(3, [1, 8], grace_ms=0).versions == ()
+    assert replace(table, compact_when_files=0).expire(3, [], grace_ms=0).versions == ()
+    gone = table.expire(3, [8], grace_ms=0).versions
+
+    assert gone == tuple(range(1, merged))
+    assert {version: shown(table, version) for version in table.versions()} == {
+        version: rows for version, rows in before.items() if version >= merged
+    }
+    assert [one.key for one in store.list("compacted/")] == files
+    for version in range(10, 20):
+        table.commit(JOB, version, version - 1, [])
+        table.expire(3, [], grace_ms=0)
+        assert len(table.versions()) <= 6
+    assert shown(table) == before[9]
 
 
 def test_merged_files_reach_the_target_and_no_more(store: ObjectStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.counting import counting_every_store
 from harness.counting_store import CountingStore
-from harness.jobs import a_pipeline, results
+from harness.jobs import STAGES, a_pipeline, results
 from sluice.connectors.files_table.log import MANIFEST_FORMAT_VERSION, Manifest
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.staged_files import RowFile, data_prefix, manifest_key
@@ -49,8 +49,9 @@ def fill(table: ManifestTable, versions: int, *, subtasks: int = 1) -> None:
 
 def test_a_collection_does_not_read_the_manifests_of_what_it_lists() -> None:
     with counting_every_store() as store:
-        job = open_job(a_pipeline(), StoreLocation(root=f"memory://{secrets.token_hex(6)}"))
-        submit(job, configure(job.pipeline, {}))
+        pipeline = a_pipeline(stages=STAGES[:1], num_retained_versions=VERSIONS)
+        job = open_job(pipeline, StoreLocation(root=f"memory://{secrets.token_hex(6)}"))
+        submit(job, configure(pipeline, {}))
         fill(results(job), VERSIONS)
         with store.counted() as asked:
             orphans = collect_garbage(job, grace_ms=0)

@@ -40,6 +40,7 @@ def test_an_option_that_the_journal_keeps_is_named_as_its_field() -> None:
         "schedule",
         "target_age",
         "history_size",
+        "num_retained_versions",
     }
 
 

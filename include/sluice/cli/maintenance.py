@@ -27,7 +27,7 @@ from sluice.coordinator.garbage import (
     collect_garbage,
     find_orphans,
 )
-from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.record import load_files_in_use
 from sluice.core.ids import NO_GENERATION
 from sluice.core.units import size
 from sluice.declaration.durations import duration_of, milliseconds
@@ -148,7 +148,7 @@ def vacuum(
     lineage = table.lineage()
     if not lineage:
         raise ConfigurationError(f"the table of sink {sink!r} has no version yet")
-    pinned = _pinned(job, sink)
+    pinned = load_files_in_use(job).versions(sink)
     before = min([lineage[-keep_versions:][0], *pinned])
     freed = table.vacuum(before, grace_ms=milliseconds(duration_of("--grace", grace)))
     if as_json:
@@ -173,21 +173,6 @@ def _table(job: Job, sink: str) -> VersionedSink:
     if not isinstance(table, VersionedSink):
         raise ConfigurationError(f"sink {sink!r} is no FilesTable; only those have versions here")
     return table
-
-
-def _pinned(job: Job, sink: str) -> list[int]:
-    """The versions that checkpoints and savepoints have published, continue or still commit.
-
-    A checkpoint that does not know the sink pins nothing.
-    """
-    state = job.state()
-    snapshots = [job.metadata(done.checkpoint_id) for done in state.completed]
-    snapshots += [job.savepoint_metadata(name) for name in savepoint_names(job)]
-    if (base := job.base_metadata(state)) is not None:
-        snapshots.append(base)
-    pins = [tables for found in snapshots for tables in (found.tables, found.previous_tables)]
-    pins.append(state.tables or {})
-    return [tables[sink] for tables in pins if sink in tables]
 
 
 def orphans(

@@ -24,8 +24,9 @@ that the job itself began is, too, if the journal, loaded after the pointer was 
 take it any more.
 
 Fails closed: what cannot be read may name anything, so nothing is deleted.  Savepoints are their
-owners': one that another program left incomplete is reported.  The manifests of tables are never
-touched.  Statistics of checkpoints that ended are no garbage: of them the newest stay, by number.
+owners': one that another program left incomplete is reported.  Of a table the newest versions stay,
+by number, and those that a checkpoint or savepoint shows.  Statistics of checkpoints that ended are
+no garbage: of them the newest stay, by number.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from sluice.coordinator.staged import early_publishes
 from sluice.core.ids import NO_GENERATION, SavepointId
 from sluice.core.savepoints import SavepointPointer
 from sluice.core.state import CoordinatorState
-from sluice.declaration.places import Sink, Staged, Unpublished
+from sluice.declaration.places import Sink, Staged, Unpublished, VersionedSink
 from sluice.figures.record import kept_objects
 from sluice.job.job import Job
 from sluice.job.lineage import named_meanwhile
@@ -108,7 +109,8 @@ class Orphans:
 
     Two kinds of files stay.  ``of_others`` were staged, in a place that several jobs share, by
     another job or an earlier life of this one; their checkpoint ids are not this job's.
-    ``unknown`` have names that sluice does not write.
+    ``unknown`` have names that sluice does not write.  The tables of the sinks ``expiring`` have
+    more versions than are to be retained.
     """
 
     files: tuple[Orphan, ...] = ()
@@ -116,6 +118,7 @@ class Orphans:
     incomplete_savepoints: tuple[IncompleteSavepoint, ...] = ()
     of_others: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    expiring: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -167,6 +170,11 @@ def collect_garbage(
     _delete(sorted(own, key=lambda key: _turn(job, key)), job.store.delete)
     for uid, sink in sinks.items():
         _delete([orphan.key for orphan in files if orphan.sink == uid], sink.discard)
+    versions = job.pipeline.checkpointing.num_retained_versions
+    for uid in orphans.expiring:
+        sink = sinks[uid]
+        if isinstance(sink, VersionedSink):
+            sink.expire(versions, used.versions(uid), grace_ms=grace_ms)
     discard_claimed(job)  # What a crash in the middle of it left.
     release_orphans(job, lambda: complete_savepoints(job))
     kept = kept_objects(job.pipeline.checkpointing.history_size)
@@ -274,11 +282,13 @@ def _find(
         for reason, objects in listed.items()
         for found in _garbage(job, used, reason, objects)
     ]
-    of_others: list[str] = []
+    of_others, expiring = list[str](), list[str]()
     for uid, sink in sinks.items():
         unpublished = sink.unpublished()
         aged += _staged(job, used, uid, sink, unpublished, now_ms, grace_ms)
         of_others += _of_others(job, used, unpublished)
+        if unpublished.versions > job.pipeline.checkpointing.num_retained_versions:
+            expiring.append(uid)
     of_checkpoints = (Reason.STATE, Reason.COMPACTION, Reason.STREAM, Reason.CHECKPOINT)
     keys = (found.key for reason in of_checkpoints for found in listed[reason])
     unknown = [key for key in keys if paths.checkpoint_of(key) is None]
@@ -290,6 +300,7 @@ def _find(
         incomplete_savepoints=_incomplete_savepoints(job, used, savepoints, now_ms - grace_ms),
         of_others=tuple(of_others),
         unknown=tuple(unknown),
+        expiring=tuple(expiring),
     )
 
 

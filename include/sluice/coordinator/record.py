@@ -12,7 +12,7 @@ read may name anything.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -251,7 +251,8 @@ def _own_keys(job: Job, gone: CheckpointMetadata) -> list[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InUse:
     """``keys`` are files that something names, ``staged`` those of sinks that may yet be committed,
-    ``folders`` the checkpoints whose own folder stays.
+    ``folders`` the checkpoints whose own folder stays; ``tables`` are the versions by sink that
+    they show or continue, or that the job does.
     """
 
     head: Head
@@ -259,6 +260,11 @@ class InUse:
     staged: frozenset[str]
     folders: frozenset[CheckpointId]
     savepoint_files: tuple[Listed, ...]
+    tables: tuple[Mapping[str, int], ...]
+
+    def versions(self, sink: str) -> list[int]:
+        """The versions of *sink*'s table that something may go back to."""
+        return [versions[sink] for versions in self.tables if sink in versions]
 
     def is_over(self, checkpoint_id: int) -> bool:
         """Whether the checkpoint has ended, either way.  One that was not begun has not."""
@@ -351,6 +357,10 @@ def _in_use(job: Job, head: Head) -> InUse:
         staged=frozenset(c.file for metadata in known for c in metadata.committables),
         folders=frozenset(folders),
         savepoint_files=savepoint_files,
+        tables=(
+            state.tables or {},
+            *(shown for one in known for shown in (one.tables, one.previous_tables)),
+        ),
     )
 
 

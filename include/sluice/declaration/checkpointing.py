@@ -268,6 +268,14 @@ class Checkpointing:
             "None: three intervals.",
         ),
     ] = None
+    num_retained_versions: Annotated[
+        int,
+        NumberLimits(1),
+        Option(
+            says="How many versions of a `FilesTable` or side output stay readable.",
+            see="[vacuum](../connectors/files_table.md#merging-and-vacuum)",
+        ),
+    ] = 1_000
     history_size: Annotated[
         int,
         NumberLimits(1, MAXIMAL_HISTORY),

@@ -571,12 +571,14 @@ class Unpublished:
     ``newest_ms`` is the time of the newest write there, published or not, by the place's clock.
     ``is_shared``: others than this sink of this root may stage there.  What they staged is theirs,
     and what an earlier life of the job left looks the same, so it is reported, and stays.
+    ``versions`` is how many a ``VersionedSink`` has.
     """
 
     root: str
     is_shared: bool
     staged: tuple[Staged, ...]
     newest_ms: int
+    versions: int = 0
 
 
 class RollBack(Enum):
@@ -840,6 +842,10 @@ class VersionedSink(ReadableSink, Protocol):
 
     def vacuum(self, before_version: int, *, grace_ms: int) -> Vacuumed:
         """Delete what only versions before that one need."""
+        ...
+
+    def expire(self, num_retained: int, pinned: Sequence[int], *, grace_ms: int) -> Vacuumed:
+        """Vacuum all before the newest *num_retained* versions and before those *pinned*."""
         ...
 
 

@@ -45,7 +45,8 @@ from sluice.coordinator.garbage import (
     of_earlier_journals,
 )
 from sluice.coordinator.publication import commit
-from sluice.coordinator.restore import restore, stop
+from sluice.coordinator.restore import restore, savepoint_target, stop
+from sluice.coordinator.restore_plan import plan_restore
 from sluice.coordinator.submission import configure, submit
 from sluice.core.answers import Attempt
 from sluice.core.completed import CheckpointMetadata, InFlightData
@@ -54,7 +55,7 @@ from sluice.core.events import CheckpointFailed
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SavepointId
-from sluice.core.restoring import Choice
+from sluice.core.restoring import Choice, RestoreApproval
 from sluice.declaration.places import Unpublished
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation
 from sluice.job.job import Job
@@ -99,6 +100,27 @@ def reasons(orphans: Orphans) -> set[Reason]:
 def own_keys(job: Job) -> set[str]:
     """Every key but those of the journal."""
     return {key for key in keys_of(job) if not key.startswith(job.paths.journal())}
+
+
+@pytest.mark.parametrize("takes_savepoint", [True, False])
+def test_versions_go_but_for_the_newest_and_what_a_snapshot_shows(takes_savepoint: bool) -> None:
+    """A side output has a version of a checkpoint that added to it; its newest one stays."""
+    job = a_running_job(a_pipeline(num_retained=2, num_retained_versions=1))
+    take_checkpoints(job, 3)
+    if takes_savepoint:
+        a_savepoint(job)  # Continues checkpoint 3, and is checkpoint 4.
+    take_checkpoints(job, 5)
+    oldest = 3 if takes_savepoint else job.state().completed[0].checkpoint_id - 1
+
+    for _ in range(2):
+        collect_garbage(job, grace_ms=0)
+
+    assert results(job).versions()[0] == oldest
+    assert open_side_table(job, f"{STAGES[0]}.late").lineage() == (1,)
+    assert published_records(job) == list(range(10 * (9 if takes_savepoint else 8)))
+    kept = [Choice(one.checkpoint_id) for one in job.state().completed]
+    for target in [*kept, *([savepoint_target(job, "mine")] if takes_savepoint else [])]:
+        assert isinstance(plan_restore(job, target), RestoreApproval)
 
 
 def test_a_job_that_ended_everything_it_began_has_none() -> None:

@@ -179,8 +179,8 @@ class ManifestTable(SinkDefaults):
         self._staged.discard(unit for unit in staged if unit not in kept)
 
     def unpublished(self) -> Unpublished:
-        """See ``Sink``.  A manifest is read only if its size and the names of its checkpoint's files
-        leave open whether it names them all: an attempt was repeated, or a file is left out.
+        """See ``Sink``.  A manifest is read only if its size, and the names of its checkpoint's
+        files, leave open whether it names them all: an attempt was repeated, or one is left out.
         """
         merged = [*self.store.list(COMPACTED)]
         listed = self._staged.listed()
@@ -189,7 +189,7 @@ class ManifestTable(SinkDefaults):
             if (of := staged_by(file.key)) is not None:
                 by_checkpoint.setdefault(of, []).append(file)
         named, unclear = set[str](), list[int]()
-        sizes = self._log.sizes() if listed else {}
+        sizes = self._log.sizes()
         for version, size_bytes in sizes.items():
             files = by_checkpoint.get(version, [])
             if has_one_writer(files) and size_bytes >= self._least_size(version, files):
@@ -221,6 +221,7 @@ class ManifestTable(SinkDefaults):
             is_shared=found.is_shared,
             staged=(*found.staged, *unrecorded),
             newest_ms=max(found.newest_ms, newest_ms),
+            versions=len(sizes),
         )
 
     def _least_size(self, version: int, files: Iterable[Listed]) -> int:
@@ -359,6 +360,26 @@ class ManifestTable(SinkDefaults):
         )
         self._show(grace_ms)
         return freed
+
+    def expire(
+        self, num_retained: int, pinned: Sequence[int], *, grace_ms: int = GRACE_MS
+    ) -> Vacuumed:
+        """See ``VersionedSink``.  A table that is merged only on request is vacuumed on request.
+
+        What a commit has merged is not merged again for this, unless twice as many versions stay.
+        """
+        if not self.compact_when_files:
+            return Vacuumed()
+        versions = self.versions()
+        newest = self._log.newest()
+        if len(versions) <= num_retained or newest is None:
+            return Vacuumed()
+        before = min(versions[-num_retained], newest, *pinned)
+        merged = max((one for one in self._log.compacted() if one <= before), default=0)
+        if merged > versions[0]:
+            return self.vacuum(merged, grace_ms=grace_ms)
+        is_due = len(versions) >= 2 * num_retained and before > versions[0]
+        return self.vacuum(before, grace_ms=grace_ms) if is_due else Vacuumed()
 
     @property
     def _staged(self) -> StagedFiles:
