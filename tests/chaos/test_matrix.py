@@ -46,7 +46,7 @@ def test_files_that_arrive_are_an_event_and_the_event_is_a_checkpoint(field: Fie
 
 
 def _report(name: str, cells: dict[str, Cell]) -> None:
-    """A row of the table in docs/explanation/failures.md."""
+    """A row of the table in docs/explanation/failures.md, with the seconds and the restarts."""
     columns = [_shown(cells.get(point)) for point in POINTS]
     line = f"| {name} | {' | '.join(columns)} |"
     sys.stdout.write(line + "\n")
