@@ -20,7 +20,7 @@ import logging
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sluice.coordinator.failure import cause_of, stack_behind
 from sluice.coordinator.publication import publish_early
@@ -487,11 +487,10 @@ def _declared_place(error: BaseException) -> str:
     """The line of the user's code whose expression a server refuses, as soon as anybody asks it
     for columns: ``dataFrameQueryContext`` of Spark.
     """
-    from pyspark.errors.exceptions.connect import SparkConnectException
-
-    # Another session tells these by its JVM, and raises in the user's line.
-    contexts = error.getQueryContext() if isinstance(error, SparkConnectException) else ()
-    for context in contexts or ():
+    # Another session asks its JVM for these, and raises in the user's line.
+    is_of_server = type(error).__module__ == "pyspark.errors.exceptions.connect"
+    found: Any = getattr(error, "getQueryContext", tuple)() if is_of_server else ()
+    for context in found or ():
         if context.contextType().name == "DataFrame":
             file, _, line = context.callSite().rpartition(":")
             if place := code_place(file, line):
