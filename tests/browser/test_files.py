@@ -122,6 +122,13 @@ def test_the_figures_are_those_of_the_records() -> None:
     )
 
 
+def test_how_long_ago_a_moment_is_is_told_in_one_place() -> None:
+    """Moments are of the job's clock, and a browser's may be behind it."""
+    told = [path.name for path in OWN if re.search(r"\bnow - ", path.read_text())]
+
+    assert told == ["format.js"]
+
+
 def test_every_vendored_file_has_a_licence_and_a_line() -> None:
     vendor = FOLDER / "vendor"
     told = (vendor / "README.md").read_text()

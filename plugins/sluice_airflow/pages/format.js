@@ -81,7 +81,10 @@ export function asked(cause, before = ", ") {
   return `${before}${cause === "periodic" ? "triggered by the schedule" : `asked for by ${cause}`}`;
 }
 
-export const ago = (at, now) => (isAbsent(at) ? ABSENT : `${duration(Math.max(0, now - at))} ago`);
+/** How long ago a moment is; never less than none, as it may be of another machine's clock. */
+export const sinceThen = (at, now) => Math.max(0, now - at);
+
+export const ago = (at, now) => (isAbsent(at) ? ABSENT : `${duration(sinceThen(at, now))} ago`);
 
 /** CHECKPOINT_EXPIRED as a person says it: "checkpoint expired". */
 export const words = (name) => String(name ?? "").toLowerCase().replaceAll("_", " ");

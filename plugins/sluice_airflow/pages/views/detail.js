@@ -1,7 +1,7 @@
 /** One checkpoint, down to its subtasks: every time, every size, and who is late. */
 
 import { useNow, useResource } from "../api.js";
-import { asked, count, duration, pending, size, watermark, words } from "../format.js";
+import { asked, count, duration, pending, sinceThen, size, watermark, words } from "../format.js";
 import { Abort } from "../actions.js";
 import { html } from "../html.js";
 import { Badge, Empty, Failure, Figures, Link, Moment, Resource, Table, figureColumns, figuresOf, numeric } from "../parts.js";
@@ -50,7 +50,7 @@ function Late({ one, stages, now, uid }) {
   if (one.status !== "IN_PROGRESS") return null;
   const late = stages.filter((stage) => stage.num_acknowledged_subtasks < stage.num_subtasks);
   if (!late.length) return html`<p class="note" role="status">All subtasks have acknowledged; the checkpoint is being completed.</p>`;
-  return html`<p class="note" role="status">Waiting, for ${duration(Math.max(0, now - one.trigger_timestamp))} now, for ${
+  return html`<p class="note" role="status">Waiting, for ${duration(sinceThen(one.trigger_timestamp, now))} now, for ${
     late.map((stage, index) => html`${index ? ", " : ""}<${Link} to=${["p", uid, "checkpoints", one.id, stage.id]}>${stage.id}<//> (${count(stage.num_subtasks)} subtasks, which acknowledge at once)`)}.</p>`;
 }
 
@@ -60,13 +60,16 @@ const Totals = ({ one, now }) => html`<${Figures} of=${[
   ["Completed", one.completed_timestamp && html`<${Moment} at=${one.completed_timestamp} />`],
   ["Failed", one.failure_timestamp && html`<${Moment} at=${one.failure_timestamp} />`],
   ["Acknowledged", one.num_subtasks == null ? null : `${count(one.num_acknowledged_subtasks)} of ${count(one.num_subtasks)}`],
-  ...figuresOf("checkpoint").map(({ path, title, says, of, show }) => [title, known(isLasting(one, path) ? now - one.trigger_timestamp : of(one), show), says]),
+  ...figuresOf("checkpoint").map((figure) => figure.path === "end_to_end_duration" ? lasting(figure, one, now) : [figure.title, known(figure.of(one), figure.show), figure.says]),
   ["Committed", one.committed == null ? null : one.committed ? "yes" : "not yet", "Whether every sink has published it"],
   ["Savepoint", one.savepoint],
   ["Path", one.external_path && html`<code>${one.external_path}</code>`, "", "whole"],
 ]} />`;
 
-const isLasting = ({ status }, path) => status === "IN_PROGRESS" && path === "end_to_end_duration";
+/** How long it took, or has taken; one that failed, until then. */
+const lasting = ({ title, says, of, show }, one, now) => one.status === "IN_PROGRESS"
+  ? [title, show(sinceThen(one.trigger_timestamp, now)), "From the trigger until now"]
+  : [title, known(of(one), show), one.status === "FAILED" ? "From the trigger to the failure" : says];
 
 const known = (value, show) => (value == null ? null : show(value));
 

@@ -1,7 +1,7 @@
 /** The checkpoints of the job, newest first, a page at a time. */
 
 import { useNow, useResource, withQuery } from "../api.js";
-import { count, duration, size, words } from "../format.js";
+import { count, duration, sinceThen, size, words } from "../format.js";
 import { html } from "../html.js";
 import { Badge, Empty, Failure, Link, Moment, Resource, Table } from "../parts.js";
 import { go } from "../route.js";
@@ -63,7 +63,7 @@ const columns = (uid, now) => [
 ];
 
 const durationOf = (one, now) =>
-  one.status === "IN_PROGRESS" ? duration(Math.max(0, now - one.trigger_timestamp)) : duration(one.end_to_end_duration);
+  one.status === "IN_PROGRESS" ? duration(sinceThen(one.trigger_timestamp, now)) : duration(one.end_to_end_duration);
 
 const Outcome = (one) => html`<${Badge} status=${one.status} />
   ${one.committed === false ? html` <span class="badge warn" title="Its sinks have not all published it yet">not committed</span>` : null}

@@ -1,7 +1,7 @@
 /** What matters first, counts, what is in progress, and the latest checkpoint of each kind. */
 
 import { useNow, useResource, withQuery } from "../api.js";
-import { count, duration, size, words } from "../format.js";
+import { count, duration, sinceThen, size, words } from "../format.js";
 import { Drivers, Health } from "./health.js";
 import { Changes } from "./changes.js";
 import { Lags } from "./lag.js";
@@ -55,7 +55,7 @@ export function Pending({ uid, one, now }) {
   const all = one.num_subtasks ?? 0;
   return html`<section class="card pending" aria-label="Checkpoint ${one.id} is in progress">
     <h3><${Link} to=${["p", uid, "checkpoints", one.id]}>Checkpoint ${one.id}<//> is in progress,
-      for ${duration(Math.max(0, now - one.trigger_timestamp))}</h3>
+      for ${duration(sinceThen(one.trigger_timestamp, now))}</h3>
     ${all ? html`<p><progress max=${all} value=${done} aria-label="Acknowledged subtasks"></progress>
       ${count(done)} of ${count(all)} subtasks have acknowledged</p>` : null}
   </section>`;

@@ -1,7 +1,7 @@
 /** The subtasks of a stage in one checkpoint: a bar each, so that the late and the large stand out. */
 
 import { useResource } from "../api.js";
-import { count, duration, size } from "../format.js";
+import { count, duration, sinceThen, size } from "../format.js";
 import { html } from "../html.js";
 import { Badge, Bar, Empty, Moment, Resource, Table, distributionsOf, figureColumns, numeric } from "../parts.js";
 import { Distributions } from "./distributions.js";
@@ -20,7 +20,7 @@ const LEGEND = [["delay", "start delay"], ["sync", "reading, merging"], ["async"
 
 function Shown({ data, stage, isPending, now, triggered }) {
   const rows = byLateness(data.subtasks);
-  const most = Math.max(1, ...rows.map((one) => one.end_to_end_duration ?? 0), isPending ? now - triggered : 0);
+  const most = Math.max(1, ...rows.map((one) => one.end_to_end_duration ?? 0), isPending ? sinceThen(triggered, now) : 0);
   const largest = Math.max(1, ...rows.map((one) => one.checkpointed_size ?? 0));
   return html`
     <${Distributions} caption="Distribution over the subtasks of ${stage.id}" rows=${distributionsOf("subtask", data.summary)} />
@@ -36,7 +36,7 @@ const byLateness = (subtasks) => [...subtasks].sort((one, other) =>
 
 /** Where the time went; what is no part of it, or is still running, comes last. */
 function timeOf(one, { now, triggered, isPending }) {
-  const whole = isDone(one) ? one.end_to_end_duration ?? 0 : isPending ? Math.max(0, now - triggered) : 0;
+  const whole = isDone(one) ? one.end_to_end_duration ?? 0 : isPending ? sinceThen(triggered, now) : 0;
   const delay = one.start_delay ?? 0;
   const sync = one.checkpoint?.sync ?? 0;
   const upload = one.checkpoint?.async ?? 0;
@@ -49,7 +49,7 @@ const columns = (scale) => [
   ...figureColumns("subtask", {
     end_to_end_duration: {
       kind: "wide",
-      cell: (one) => html`<${Bar} parts=${timeOf(one, scale)} most=${scale.most} />${isDone(one) ? duration(one.end_to_end_duration) : scale.isPending ? `${duration(Math.max(0, scale.now - scale.triggered))} so far` : "–"}`,
+      cell: (one) => html`<${Bar} parts=${timeOf(one, scale)} most=${scale.most} />${isDone(one) ? duration(one.end_to_end_duration) : scale.isPending ? `${duration(sinceThen(scale.triggered, scale.now))} so far` : "–"}`,
     },
     checkpointed_size: {
       kind: "wide",
