@@ -202,6 +202,17 @@ def test_so_many_versions_stay_and_what_a_commit_merged_is_not_merged_again(
     assert shown(table) == before[9]
 
 
+def test_versions_of_a_table_that_was_taken_over_are_its_new_owners(store: ObjectStore) -> None:
+    """The old root's savepoints do not tell what the new one's show."""
+    table = filled(store, 6, at="s3://ours/auctions/alerts", compact_when_files=99)
+    old = replace(table, at="s3://old/auctions/alerts")
+
+    assert old.expire(2, [], grace_ms=0).versions == ()
+    assert table.versions() == tuple(range(1, 7))
+    table.expire(2, [], grace_ms=0)
+    assert table.versions() == (5, 6)
+
+
 def test_merged_files_reach_the_target_and_no_more(store: ObjectStore) -> None:
     table = filled(store, 40)
     (file,) = table.chain()[0].files

@@ -374,6 +374,8 @@ class ManifestTable(SinkDefaults):
         newest = self._log.newest()
         if len(versions) <= num_retained or newest is None:
             return Vacuumed()
+        if timeline_of(self._log).line.sink != self.at:  # Who took it over has snapshots, too.
+            return Vacuumed()
         before = min(versions[-num_retained], newest, *pinned)
         merged = max((one for one in self._log.compacted() if one <= before), default=0)
         if merged > versions[0]:
