@@ -62,8 +62,12 @@ RULES_OF_COLUMNS = {
 CHECKPOINT_EVERY = 10  # Versions; Spark's default.  Each read of a table reads those since.
 TEXT_IN_STATISTICS = 32  # Characters: a longer least or greatest text is left out.
 TIME_OUT = "30 seconds"  # Of deltalake's requests.
-# What deltalake says of a store that did not answer; its exceptions do not tell.
-_OUTAGE = ("error sending request", "Generic S3 error", "timed out", "connection", "HTTP error")
+# What deltalake says of a store that did not answer; its exceptions do not tell.  The last two: a
+# page that came for a file of the log, and for a listing, which then names no checkpoint.
+_OUTAGE = (
+    *("error sending request", "Generic S3 error", "timed out", "connection", "HTTP error"),
+    *("unexpected '<'", "Had a _last_checkpoint hint"),
+)
 
 # What deltalake puts behind its errors, and between the causes of one.
 _BACKTRACE = re.compile(r"\n +0: .*", re.DOTALL)
