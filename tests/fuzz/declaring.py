@@ -36,6 +36,7 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec], tables: Path) -> Pipeli
         Checkpointing(
             interval=None,
             num_retained=3,
+            num_retained_versions=1,
             tolerable_failed_checkpoints=99,
             max_records_per_epoch=plan.max_records,
             data_inline_threshold=0 if COMPACTS in plan.tuning else DATA_INLINE_THRESHOLD,

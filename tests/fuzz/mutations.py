@@ -174,6 +174,13 @@ PATHS: dict[str, Mutation] = {
         "",
         needs=("vacuum", "restore", "epochs"),
     ),
+    "nothing_is_pinned_against_garbage": Mutation(
+        "the collection of garbage deletes versions that checkpoints go back to",
+        "coordinator.garbage:collect_garbage",
+        "used.versions(uid)",
+        "()",
+        needs=("vacuum", "restore", "epochs"),
+    ),
     "deletes_are_lost": Mutation(
         "what is taken back and not replaced stays in an upsert sink",
         "exchange.output:_SinkFiles.add",
