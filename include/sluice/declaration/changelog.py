@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import NoReturn, TypeAlias, assert_never
 
 from sluice.declaration import operations as ops
+from sluice.declaration.arguments import nearest_word
 from sluice.declaration.expressions import Projection, Step
 from sluice.declaration.places import SinkSpec
 from sluice.declaration.sql import parsed
@@ -187,7 +188,8 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
                 raise ConfigurationError(
                     f"{what} upserts by {_list(spec.upsert_key)}, but {read.producer!r} may append "
                     "several rows of one such key, and nothing says which of a checkpoint's is the "
-                    f"newest; choose it with {_latest(spec.upsert_key)}, or append every row"
+                    f"newest; {_or_as(spec, key)}choose it with {_latest(spec.upsert_key)}, or "
+                    "append every row"
                 )
         case Upsert(key=key):
             if not spec.upsert_key:
@@ -200,8 +202,8 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
             if not _small(key) <= _small(spec.upsert_key):
                 raise ConfigurationError(
                     f"{what} upserts by {_list(spec.upsert_key)}, but {read.producer!r} has a row "
-                    f"for each {_list(key)}, several of which may share a key; upsert by {key!r}, "
-                    f"or choose one with {_latest(spec.upsert_key)}"
+                    f"for each {_list(key)}, several of which may share a key; "
+                    f"{_or_as(spec, key)}or choose one with {_latest(spec.upsert_key)}"
                 )
         case Retract():
             if not spec.upsert_key:
@@ -217,6 +219,15 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
             )
         case _:
             assert_never(read.kind)
+
+
+def _or_as(spec: SinkSpec, key: Sequence[str]) -> str:
+    """What else makes a sink of rows of *key* right: first of all, a name that is not misspelt."""
+    wanted = sorted({*spec.upsert_key} - {*key})
+    for name in key:
+        if name not in spec.upsert_key and (close := nearest_word(name, wanted)):
+            return f"if {name!r} or {close!r} is misspelt, mend it; else upsert by {key!r}, "
+    return f"upsert by {key!r}, " if key else ""
 
 
 def check_sink_columns(uid: str, spec: SinkSpec, producer: str, columns: Collection[str]) -> None:

@@ -364,8 +364,8 @@ SINK_MISTAKES: Mapping[str, tuple[SinkSpec, Kind, str]] = {
         Append(("a", "window_start")),
         (
             "sink 'out' upserts by a, but 'best' may append several rows of one such key, and "
-            "nothing says which of a checkpoint's is the newest; choose it with "
-            "key_by('a').latest(...), or append every row"
+            "nothing says which of a checkpoint's is the newest; upsert by ('a', 'window_start'), "
+            "choose it with key_by('a').latest(...), or append every row"
         ),
     ),
     "appends updates": (
@@ -393,6 +393,15 @@ SINK_MISTAKES: Mapping[str, tuple[SinkSpec, Kind, str]] = {
             "sink 'out' upserts by player, but 'best' has a row for each game, rank, several of "
             "which may share a key; upsert by ('game', 'rank'), or choose one with "
             "key_by('player').latest(...)"
+        ),
+    ),
+    "a key that is misspelt here or there": (
+        FilesTable(upsert_key=("user",)),
+        Upsert(("usr",)),
+        (
+            "sink 'out' upserts by user, but 'best' has a row for each usr, several of which may "
+            "share a key; if 'usr' or 'user' is misspelt, mend it; else upsert by ('usr',), or "
+            "choose one with key_by('user').latest(...)"
         ),
     ),
     "a key of a topic": (
