@@ -30,7 +30,7 @@ from sluice.declaration.determinism import (
 )
 from sluice.declaration.expressions import Filter, Step, result_name, words_read
 from sluice.declaration.fingerprints import fingerprints
-from sluice.declaration.nodes import Input, SinkNode, StageNode
+from sluice.declaration.nodes import Input, SinkNode, SourceNode, StageNode
 from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode, Transform, Union
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import (
@@ -49,7 +49,7 @@ from sluice.operators.arguments import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.common_types import check_looked_up, united_columns
-from sluice.operators.operator import Operator, require_column, require_columns
+from sluice.operators.operator import Operator, require_column, require_columns, wrong_type
 from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolutions
@@ -272,6 +272,7 @@ def _stage_result(
         columns = rows[stream.producer]
         if columns is not None and stream.producer in pipeline.sources:
             columns = _after_steps(stage.uid, stream, columns)
+            _check_event_time(stage, pipeline.sources[stream.producer], stream, columns)
         elif columns is not None:  # A stage's are all known, or none is.
             columns = dict(behind(stream.steps, _known(columns).to_frame(), stream.producer).schema)
         if columns is None:
@@ -300,6 +301,22 @@ def _stage_result(
             return _stateless(pipeline, stage, united)
         case _:
             return _of_operator(pipeline, stage, inputs)
+
+
+def _check_event_time(
+    stage: StageNode, source: SourceNode, stream: Input, columns: ColumnTypes | None
+) -> None:
+    """Check the event time of *source* where *columns* are all that *stage* reads of it."""
+    yields = isinstance(stage.operation, Transform | Lookup | SparkCode)  # It may be of the result.
+    if columns is None or stream.event_time is None or source.event_time is None or yields:
+        return
+    spelt = {name.lower(): name for name in columns}
+    name = spelt.get(source.event_time.lower(), source.event_time)
+    with written_on(source.line):
+        require_column(stage.uid, columns, name, f"for the event time of {source.uid!r}")
+        if not isinstance(columns[name], pl.Datetime | pl.Date | None):
+            purpose = f"as the event time of {source.uid!r}, which is a timestamp"
+            raise wrong_type(stage.uid, _known(columns), name, purpose)
 
 
 def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes | None:

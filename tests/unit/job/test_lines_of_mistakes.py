@@ -152,6 +152,20 @@ def _(clicks: Stream, _: Stream) -> Stream:
     return users.latest("t", by="when_")  # wrong
 
 
+@mistake("no column 'att' for the event time of 'timed'; did you mean 'at'?")
+def _(clicks: Stream, _: Stream) -> Stream:
+    spec = Files("s3://bucket/timed", format="csv", schema=COLUMNS)
+    timed = clicks.pipeline.source("timed", spec, event_time="att")  # wrong
+    return timed.key_by("user").window("t", HOUR, many=agg.count())
+
+
+@mistake("cannot use column 'city' of type string as the event time of 'timed', which is")
+def _(clicks: Stream, _: Stream) -> Stream:
+    spec = Files("s3://bucket/timed", format="csv", schema=COLUMNS)
+    timed = clicks.pipeline.source("timed", spec, event_time="city")  # wrong
+    return timed.where("n > 0").key_by("user").aggregate("t", many=agg.count())
+
+
 @mistake("no column 'town' to look up")
 def _(clicks: Stream, cities: Stream) -> Stream:
     return (
