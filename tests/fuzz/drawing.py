@@ -122,7 +122,8 @@ def draw(seed: int) -> Plan:
     plan, part = seldom(Random(f"{seed} seldom"), plan)
     plan = changing(Random(f"{seed} change"), plan, part)
     plan = dwindling(Random(f"{seed} dwindling"), plan)
-    return _with_delta_logs(Random(f"{seed} delta logs"), plan)
+    plan = _with_delta_logs(Random(f"{seed} delta logs"), plan)
+    return _with_idle_files(Random(f"{seed} idle files"), plan)
 
 
 def _apart(drawing: Drawing, plan: Plan) -> Plan:
@@ -163,6 +164,17 @@ def _apart(drawing: Drawing, plan: Plan) -> Plan:
         tuning=(*plan.tuning, COMPACTS) if is_compacted else plan.tuning,
         max_runs=16 if is_compacted else plan.max_runs,
     )
+
+
+def _with_idle_files(random: Random, plan: Plan) -> Plan:
+    """Of some folders of files those that are silent do not hold event time back."""
+    sources = [
+        replace(source, idle_after_ms=random.choice((4_000, 15_000, 40_000)))
+        if random.random() < 0.2 and not (source.is_table or source.grows)
+        else source
+        for source in plan.sources
+    ]
+    return replace(plan, sources=tuple(sources))
 
 
 def _projected(random: Random, drawing: Drawing, plan: Plan) -> Plan:

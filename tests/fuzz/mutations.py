@@ -437,6 +437,13 @@ PATHS: dict[str, Mutation] = {
         "",
         needs=("idle", "epochs"),
     ),
+    "silence_is_forgotten": Mutation(
+        "a source that says nothing is as one that has just spoken",
+        "core.event_time:with_activity",
+        "None if previous is None or waits or read else previous.active_at_ms",
+        "None",
+        needs=("idle", "epochs"),
+    ),
     "rests_too_long": Mutation(
         "a key is remembered half a minute too long",
         "state.keyed:delta_table",

@@ -166,7 +166,7 @@ class Past:
                 name
                 for name, position in positions.items()
                 if not position.is_sealed
-                and (source.grows or position.waits or name in read)
+                and (source.grows or source.idle_after_ms or position.waits or name in read)
                 and not (name in read and name not in measured)
             }
             for name, at in [*times.items(), *measured.items()]:
@@ -176,8 +176,8 @@ class Past:
                     passed = max(passed, at)
             times = {name: at for name, at in times.items() if name in holding}
             is_silent = bool(read) and not measured
-            idle = self._idle(source, epoch)
-            if idle and idle == {name for name, at in positions.items() if not at.is_sealed}:
+            idle, is_idle = self._idle(source, epoch)
+            if is_idle and idle >= {name for name, at in positions.items() if not at.is_sealed}:
                 found.append(MAX_WATERMARK if self.epochs[epoch - 1].drains else None)
                 continue
             others = {name: at for name, at in times.items() if name not in idle}
@@ -185,22 +185,26 @@ class Past:
             found.append(self._watermark(source, epoch, others, most, is_silent=is_silent))
         return found
 
-    def _idle(self, source: SourcePlan, epoch: int) -> set[str]:
-        """The partitions that have been silent for too long: since they were first there, or last
-        had rows, read or waiting.
+    def _idle(self, source: SourcePlan, epoch: int) -> tuple[set[str], bool]:
+        """The partitions that have been silent for too long, and whether all of the source was:
+        since they were first there, or last had rows, read or waiting.
         """
         if source.idle_after_ms is None:
-            return set()
+            return set(), False
         active_ms: dict[str, int] = {}
+        spoke_ms = self.epochs[0].planned_ms[source.uid]
         for number in range(1, epoch + 1):
             at_ms = self.epochs[number - 1].planned_ms[source.uid]
             read = self._read(source.uid, number)
             for name, position in self.epochs[number - 1].read[source.uid].items():
                 start, end = read[name]
+                if end > start or position.waits:
+                    spoke_ms = at_ms
                 if end > start or position.waits or name not in active_ms:
                     active_ms[name] = at_ms
-        now_ms = self.epochs[epoch - 1].planned_ms[source.uid]
-        return {name for name, at in active_ms.items() if now_ms - at >= source.idle_after_ms}
+        now_ms, silence_ms = self.epochs[epoch - 1].planned_ms[source.uid], source.idle_after_ms
+        idle = {name for name, at in active_ms.items() if now_ms - at >= silence_ms}
+        return idle, now_ms - spoke_ms >= silence_ms
 
     def _watermark(
         self,

@@ -372,7 +372,7 @@ def _as_cut(
         cut,
         barrier.waiting,
         before.entries,
-        before_ms=None if previous is None else previous.at_ms,
+        previous=previous,
         now_ms=None if node.idle_after_ms is None else job.now_ms(),
         idle_after_ms=node.idle_after_ms,
     )

@@ -103,17 +103,19 @@ def with_activity(
     waiting: Iterable[str],
     before: Mapping[str, PartitionOffset],
     *,
-    before_ms: int | None = None,
+    previous: SourceCut | None = None,
     now_ms: int | None = None,
     idle_after_ms: int | None = None,
 ) -> SourceCut:
-    """*cut*, whose entries say which partitions are *waiting*, and when each was active.
+    """*cut*, which says which partitions are *waiting*, and when it and each of them was active.
 
-    *before* are the entries at the parent's barrier, of the moment *before_ms*.  A partition is
+    *before* are the entries at the parent's barrier, whose cut was *previous*.  A partition is
     active in an epoch that reads records of it or leaves some behind the barrier, and in the first
-    epoch that has it.  Nothing waits for a sealed one, idle or not.
+    epoch that has it; a source likewise.  Nothing waits for a sealed partition, idle or not.
     """
     waits, read = set(waiting), {piece.partition for piece in cut.slices}
+    before_ms = None if previous is None else previous.at_ms
+    source_ms = None if previous is None or waits or read else previous.active_at_ms
 
     def marked(entry: PartitionOffset) -> PartitionOffset:
         is_waiting, active_at_ms = entry.partition in waits, None
@@ -126,7 +128,13 @@ def with_activity(
         return replace(entry, is_waiting=is_waiting, active_at_ms=active_at_ms)
 
     position = tuple(map(marked, cut.position))
-    return replace(cut, position=position, at_ms=now_ms, idle_after_ms=idle_after_ms)
+    return replace(
+        cut,
+        position=position,
+        at_ms=now_ms,
+        active_at_ms=now_ms if source_ms is None else source_ms,
+        idle_after_ms=idle_after_ms,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,8 @@ class SourceCut:
     heads: tuple[Slice, ...] = ()
     partitions_end: bool = False
     at_ms: int | None = None  # The barrier's moment.
-    idle_after_ms: int | None = None  # A partition that is silent for so long is idle.
+    active_at_ms: int | None = None  # When records of it were last read, or left waiting.
+    idle_after_ms: int | None = None  # What is silent for so long is idle: a partition, and it.
     has_waiting_below: bool = False  # Some entries in layers wait.
     unread: Unread | None = None  # For people.
     size_bytes: int | None = None  # For people: of what this epoch reads.
@@ -136,9 +137,14 @@ class SourceCut:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none of its partitions may move the watermark (Flink's WatermarkStatus.IDLE)."""
+        """Whether it was silent for too long, also one that has read all files to their ends, or
+        had none yet: it does not move the watermark (Flink's WatermarkStatus.IDLE).
+        """
+        if self.at_ms is None or self.active_at_ms is None or self.idle_after_ms is None:
+            return False
         growing = {part.partition for part in self.position if not part.sealed}
-        return not self.exhausted and bool(growing) and growing <= self.idle
+        is_silent = self.at_ms - self.active_at_ms >= self.idle_after_ms
+        return is_silent and growing <= self.idle and not self.exhausted
 
     def growing(self, partitions: Iterable[str]) -> set[str]:
         """The *partitions* that may still grow.

@@ -195,7 +195,7 @@ def follow(cut: SourceCut, previous: SourceCut | None, now_ms: int) -> SourceCut
         cut,
         cut.waiting,
         {} if previous is None else {entry.partition: entry for entry in previous.position},
-        before_ms=None if previous is None else previous.at_ms,
+        previous=previous,
         now_ms=now_ms,
         idle_after_ms=MINUTE_MS,
     )
@@ -239,6 +239,27 @@ def test_a_sealed_partition_is_not_waited_for(sealed: tuple[str, ...]) -> None:
     )
 
     assert silent.is_idle
+
+
+@pytest.mark.parametrize("partitions", [(), ("a", "b")], ids=["none yet", "read to their ends"])
+def test_a_source_that_nothing_grows_in_is_idle_once_it_was_silent_for_so_long(
+    partitions: tuple[str, ...],
+) -> None:
+    first = follow(a_cut(*partitions, reading=partitions, sealed=partitions), None, now_ms=0)
+    waited = follow(a_cut(*partitions, sealed=partitions), first, now_ms=MINUTE_MS - 1)
+    silent = follow(a_cut(*partitions, sealed=partitions), waited, now_ms=MINUTE_MS)
+
+    known_ms = {COMPLETE: 5_000} if partitions else {}
+    held_ms = 4_999 if partitions else MIN_WATERMARK
+    assert [watermark(cut, known_ms) for cut in (first, waited, silent)] == [held_ms, held_ms, None]
+
+
+def test_a_source_that_has_just_read_a_whole_file_is_not_idle() -> None:
+    first = follow(a_cut_of_two(), None, now_ms=0)
+    read = follow(a_cut_of_two("b", sealed=("b",)), first, now_ms=MINUTE_MS)
+
+    assert not read.is_idle
+    assert watermark(read, {COMPLETE: 1_000, "a": 5_000}) == 4_999
 
 
 def test_a_partition_whose_records_a_cap_left_behind_is_not_idle() -> None:

@@ -79,11 +79,15 @@ def cut_at(before: dict[str, PartitionOffset], barrier: Barrier) -> SourceCut:
 
 
 def marked_at(
-    barrier: Barrier, cut: SourceCut, before: PartitionEntries, before_ms: int | None, **times: int
+    barrier: Barrier,
+    cut: SourceCut,
+    before: PartitionEntries,
+    previous: SourceCut | None,
+    **times: int,
 ) -> SourceCut:
     """*cut*, as the planner marks it."""
     waiting = {one.partition for one in cut.position if not one.sealed} & barrier.waiting
-    return with_activity(cut, waiting, before, before_ms=before_ms, **times)
+    return with_activity(cut, waiting, before, previous=previous, **times)
 
 
 @given(history=st.lists(barriers, max_size=12), ends=st.booleans(), is_idling=st.booleans())
@@ -101,10 +105,9 @@ def test_what_is_kept_says_what_was_said_whole(
             before = bucket.position_of(kept) if kept is not None else Position()
             cut = replace(cut_at(dict(before.entries), barrier), partitions_end=ends)
             times = {"now_ms": 10 * turn, "idle_after_ms": IDLE_AFTER_MS} if is_idling else {}
-            before_ms = None if kept is None else kept.at_ms
-            given_cut = marked_at(barrier, cut, before.entries, before_ms, **times)
+            given_cut = marked_at(barrier, cut, before.entries, kept, **times)
             entries = {} if whole is None else {one.partition: one for one in whole.position}
-            whole = marked_at(barrier, cut, entries, before_ms, **times)
+            whole = marked_at(barrier, cut, entries, whole, **times)
             kept = with_layers(
                 given_cut, before, shares_files=barrier.shares_files, layer_of=bucket.layer_of
             )
