@@ -7,11 +7,9 @@ from sluice.connectors.files.declared import Files
 from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.kafka.declared import Avro, Json, Kafka, Protobuf, Raw, SchemaRegistry
 from sluice.connectors.nexmark.declared import Nexmark
-from sluice.connectors.postgres.declared_changes import PostgresChanges
-from sluice.connectors.postgres.declared_source import PostgresTable
+from sluice.connectors.postgres.declared_source import PostgresChanges, PostgresTable
 from sluice.connectors.spark_read.declared import Column, Snapshot, SparkRead
-from sluice.declaration.change_events import ChangeEvents
-from sluice.declaration.debezium import Debezium
+from sluice.declaration.change_events import ChangeEvents, Debezium
 from sluice.declaration.places import SourceSpec
 
 __all__ = [

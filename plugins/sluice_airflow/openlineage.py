@@ -19,7 +19,6 @@ from openlineage.client.facet_v2 import input_statistics_input_dataset as input_
 from openlineage.client.facet_v2 import output_statistics_output_dataset as output_statistics
 
 from sluice.core.ids import CheckpointId
-from sluice.declaration.datasets import Dataset, NamedPlaceSpec, dataset_at
 from sluice.declaration.expressions import Projection
 from sluice.declaration.nodes import Input, SinkNode
 from sluice.declaration.operations import (
@@ -31,6 +30,7 @@ from sluice.declaration.operations import (
     WindowAggregate,
 )
 from sluice.declaration.origins import Declared, origin
+from sluice.declaration.places import Dataset, NamedPlaceSpec, dataset_at
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_tree import Column, Expression, replaced
 from sluice.surface.checkpoints import details

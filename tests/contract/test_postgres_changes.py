@@ -27,7 +27,7 @@ from harness.postgres_database import (
 from harness.postgres_database import serving_postgres as serving
 from sluice.connectors.postgres import changes, server
 from sluice.connectors.postgres.changes import PostgresChangesSource
-from sluice.connectors.postgres.declared_changes import PostgresChanges
+from sluice.connectors.postgres.declared_source import PostgresChanges
 from sluice.connectors.postgres.server import table_name
 from sluice.declaration.places import RECORD, WEIGHT, Barrier, SourcePosition
 from sluice.errors import ConfigurationError

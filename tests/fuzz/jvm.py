@@ -24,7 +24,7 @@ from sluice.declaration.operations import Attached, KeyedLookup, Lookup, Tumblin
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, TextDecoding
 from sluice.exchange.blocks import BlockFolder, BlockKind
 from sluice.exchange.reading import SOURCE
-from sluice.operators.arguments import aggregate_arguments, to_compute
+from sluice.operators.aggregate import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator
 from sluice.operators.common_types import united_columns
 from sluice.operators.operator import WEIGHT

@@ -832,7 +832,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "join_of_one_epoch": Mutation(
         "a right row does not meet the left rows of earlier epochs",
-        "operators.timed_joins:IntervalJoinOperator.process",
+        "operators.joins:IntervalJoinOperator.process",
         "self._pairs(old_left, right)",
         "self._pairs(old_left.clear(), right)",
         ("interval_join",),
@@ -840,14 +840,14 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "interval_is_open": Mutation(
         "the upper end does not belong to the interval",
-        "operators.timed_joins:interval_pairs",
+        "operators.joins:interval_pairs",
         "starts, ends, after_equals=True",
         "starts, ends, after_equals=False",
         ("interval_join",),
     ),
     "alone_twice": Mutation(
         "a left row that found a partner in its last epoch is emitted without one, too",
-        "operators.timed_joins:IntervalJoinOperator.process",
+        "operators.joins:IntervalJoinOperator.process",
         'how="anti"',
         'how="left"',
         ("interval_join",),
@@ -855,14 +855,14 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "late_for_its_window": Mutation(
         "a row is joined in windows that have ended",
-        "operators.timed_joins:WindowJoinOperator.partial",
+        "operators.joins:WindowJoinOperator.partial",
         ".filter(pl.col(_MAX_TIMESTAMP_MS) > time.previous_watermark_ms)",
         "",
         ("window_join",),
     ),
     "state_is_lost": Mutation(
         "the state of a key that is new is not kept",
-        "operators.process:ProcessOperator.process",
+        "operators.keyed_function:ProcessOperator.process",
         "~is_null & ~is_same",
         "~is_null & ~is_same & is_known",
         ("process",),

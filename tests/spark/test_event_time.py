@@ -17,8 +17,8 @@ from sluice.declaration.pipeline import Stream
 from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from sluice.surface.checkpoints import job_skew
 from sluice.surface.key_lookup import look_up_key
-from sluice.surface.skew import job_skew
 from tests.spark.folder_job import FolderJob, stage_of
 from tests.spark.spark_jobs import spark_jobs
 

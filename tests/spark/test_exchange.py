@@ -40,8 +40,7 @@ from sluice.exchange.reading import Feed, SourceRows
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
 from sluice.local.driver import Epoch, run_epochs
-from sluice.operators.aggregate import KeyedAggregateOperator
-from sluice.operators.arguments import aggregate_arguments, to_compute
+from sluice.operators.aggregate import KeyedAggregateOperator, aggregate_arguments, to_compute
 from sluice.operators.operator import EpochTime, Operator
 from sluice.sinks import FilesTable
 from sluice.sources import Files

@@ -23,11 +23,11 @@ from sluice.cli.options import (
     print_table,
 )
 from sluice.cli.run import run_log
+from sluice.declaration.determinism import unpinned
 from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode
 from sluice.declaration.params import resolve_params
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_declarations
-from sluice.declaration.unpinned import unpinned
 from sluice.errors import ConfigurationError
 from sluice.extras import DISTRIBUTION
 from sluice.job.job import Job

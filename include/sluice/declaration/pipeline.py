@@ -92,9 +92,9 @@ from sluice.declaration.places import (
     params_of,
     takes_rows_back,
 )
+from sluice.declaration.results import keeps_any, packed_schema, result_named
 from sluice.declaration.schedules import Orchestration
 from sluice.declaration.spark_columns import SparkColumn, sql_text
-from sluice.declaration.spark_results import keeps_any, packed_schema, result_named
 from sluice.declaration.spark_sql import answer_of_text, read_by_text
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import only_sparks

@@ -34,7 +34,7 @@ from sluice.declaration.places import (
 )
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
-from sluice.operators.arguments import Computed, to_compute
+from sluice.operators.aggregate import Computed, to_compute
 from sluice.operators.changes import behind
 from sluice.operators.operator import EpochTime
 from sluice.operators.sql import (

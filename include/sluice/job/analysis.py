@@ -45,7 +45,7 @@ from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError, RestoreError, written_on
 from sluice.exchange.output import projected_result
 from sluice.job.job import Job
-from sluice.operators.arguments import aggregate_arguments, is_sql
+from sluice.operators.aggregate import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.common_types import check_looked_up, united_columns

@@ -10,12 +10,16 @@ from sluice.declaration import operations as ops
 from sluice.declaration.columns import check_columns
 from sluice.declaration.nodes import StageNode
 from sluice.operators.aggregate import KeyedAggregateOperator
-from sluice.operators.changelog_normalize import changelog_normalize
-from sluice.operators.changes import OURS
-from sluice.operators.joins import ChangelogJoin, KeyedLookupOperator, RegularJoinOperator
-from sluice.operators.keyed_function import ProcessKeyedOperator
+from sluice.operators.changes import OURS, changelog_normalize
+from sluice.operators.joins import (
+    ChangelogJoin,
+    IntervalJoinOperator,
+    KeyedLookupOperator,
+    RegularJoinOperator,
+    WindowJoinOperator,
+)
+from sluice.operators.keyed_function import ProcessKeyedOperator, ProcessOperator
 from sluice.operators.operator import WEIGHT, Operator, input_schema
-from sluice.operators.process import ProcessOperator
 from sluice.operators.ranking import (
     DeduplicateOperator,
     LatestOperator,
@@ -23,7 +27,6 @@ from sluice.operators.ranking import (
     WindowTopNOperator,
 )
 from sluice.operators.spark_result import SparkBagOperator, SparkResultOperator
-from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator
 from sluice.operators.windows import AlignedWindow, SessionWindow
 
 

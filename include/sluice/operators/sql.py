@@ -55,7 +55,9 @@ from sluice.operators.sql_casts import (
     Converted,
     converted,
     decimal_of,
+    formatted,
     half_up,
+    instant_in,
     near,
     negated,
     outside,
@@ -63,7 +65,6 @@ from sluice.operators.sql_casts import (
     unscaled,
     wide,
 )
-from sluice.operators.sql_date_patterns import formatted, instant_in
 from sluice.state.segments import instance_of
 
 # Where else SQL is computed.

@@ -79,7 +79,7 @@ from sluice.exchange.workspace import SubtaskSpec
 from sluice.job.job import Job, uncollected
 from sluice.job.lineage import assigned_state, compactions_of, record_compaction, stage_clock
 from sluice.job.places import open_source_at
-from sluice.operators.arguments import aggregate_arguments, to_compute
+from sluice.operators.aggregate import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator, hashes_groups
 from sluice.operators.operator import (
     COMPUTED,

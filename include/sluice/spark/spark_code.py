@@ -25,8 +25,7 @@ from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import SparkCode
 from sluice.declaration.pipeline import PREVIOUS, Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
-from sluice.declaration.results import Upsert
-from sluice.declaration.spark_results import RESULT, column_of
+from sluice.declaration.results import RESULT, Upsert, column_of
 from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, bounded
 from sluice.job.job import new_token

@@ -26,12 +26,15 @@ from sluice.figures.metrics import (
     METRICS,
     JobFigures,
     Metric,
+    Origin,
     Sample,
+    Span,
+    Trace,
     newest_completed,
     samples,
+    trace_of,
     unreadable,
 )
-from sluice.figures.spans import Origin, Span, Trace, trace_of
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
 from sluice.store.redaction import redacted

@@ -26,9 +26,11 @@ from sluice.protocol.keys import SAVEPOINT_NAME, UID
 from sluice.surface.checkpoints import (
     CheckpointPage,
     CheckpointWithTasks,
+    JobSkew,
     StageWithSubtasks,
     checkpoint_page,
     checkpoint_with_tasks,
+    job_skew,
     stage_with_subtasks,
 )
 from sluice.surface.differences import (
@@ -50,7 +52,6 @@ from sluice.surface.journal import JournalPage, journal_page
 from sluice.surface.key_lookup import KeyLookup, look_up_key
 from sluice.surface.monitoring import CONTENT_TYPE, metrics, text_of
 from sluice.surface.options import CheckpointConfig, checkpoint_config
-from sluice.surface.skew import JobSkew, job_skew
 from sluice.surface.snapshots import Snapshot, snapshots
 from sluice.surface.state import StatePage, state_page
 from sluice.surface.what_changed import WhatChanged, what_changed

@@ -18,7 +18,7 @@ from sluice.declaration.change_events import NOT_LOGGED
 from sluice.declaration.operations import ChangelogNormalize
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.operators.build import build_operator
-from sluice.operators.changelog_normalize import IMAGES
+from sluice.operators.changes import IMAGES
 from sluice.operators.operator import EpochTime, Outcome
 from tests.property.operators.played import a_stage
 from tests.property.operators.subtask import Row, Subtask, check_content_alone_decides, in_chunks

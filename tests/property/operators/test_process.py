@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
-from sluice.operators.process import ProcessOperator
+from sluice.operators.keyed_function import ProcessOperator
 from tests.examples import examples
 from tests.property.operators.barriers import times_of
 from tests.property.operators.played import a_stage, histories, play, seeds

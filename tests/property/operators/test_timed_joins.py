@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import operations as ops
 from sluice.declaration.operations import Attached, Hopping, Tumbling, Window
-from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator, interval_pairs
+from sluice.operators.joins import IntervalJoinOperator, WindowJoinOperator, interval_pairs
 from tests.examples import examples
 from tests.property.operators.barriers import times_of
 from tests.property.operators.joining import (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sluice import sinks, sources
-from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import env, param
+from sluice.declaration.places import Dataset
 
 SHOP = "postgresql://ann:secret@db.example:5433/shop"
 REST = {"type": "rest", "uri": "https://catalog.example/", "warehouse": "w"}

@@ -38,7 +38,7 @@ from sluice.connectors.kafka.sink import decoded_offset, encoded_offset
 from sluice.connectors.kafka.values import Decoded, JsonValues, MetadataColumns, RawValues, Values
 from sluice.connectors.staged_sink import Note
 from sluice.core.timeline import Timeline
-from sluice.declaration.debezium import Debezium
+from sluice.declaration.change_events import Debezium
 from sluice.declaration.params import Env, Param, env, param
 from sluice.declaration.places import TextDecoding
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable

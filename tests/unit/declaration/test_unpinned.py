@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sluice import Append, Pipeline
+from sluice.declaration.determinism import unpinned
 from sluice.declaration.operations import SparkCode
-from sluice.declaration.unpinned import unpinned
 from sluice.sources import Files
 
 READS, DIFFERS = "reads what no checkpoint pins", "answers otherwise each time"

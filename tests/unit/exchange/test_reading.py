@@ -35,7 +35,7 @@ from sluice.exchange.reading import (
     times_frame,
     times_of,
 )
-from sluice.operators.arguments import Computed
+from sluice.operators.aggregate import Computed
 from sluice.operators.operator import EpochTime
 from sluice.state.segments import HASH, to_table
 from sluice.store.open import StoreLocation

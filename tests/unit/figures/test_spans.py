@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sluice.figures.metrics import Origin, Trace, trace_of
 from sluice.figures.record import CheckpointDuration, CheckpointStats, StageStats, SubtaskStats
-from sluice.figures.spans import Origin, Trace, trace_of
 from tests.unit.figures.lines import FAILED, a_line, a_stage
 
 ORIGIN = Origin(pipeline="auctions", life="a")

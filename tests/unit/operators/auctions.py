@@ -9,8 +9,8 @@ import polars as pl
 from sluice.core.event_time import MIN_WATERMARK
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
+from sluice.operators.joins import IntervalJoinOperator
 from sluice.operators.operator import EpochTime, Outcome
-from sluice.operators.timed_joins import IntervalJoinOperator
 from tests.property.operators.subtask import Row, Subtask
 from tests.unit.operators.keyed import START_MS
 

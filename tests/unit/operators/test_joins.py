@@ -15,9 +15,8 @@ from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
 from sluice.operators.build import build_operator
-from sluice.operators.joins import ChangelogJoin, RegularJoinOperator
+from sluice.operators.joins import ChangelogJoin, RegularJoinOperator, WindowJoinOperator
 from sluice.operators.operator import WEIGHT, EpochTime, Frames, Operator, Outcome
-from sluice.operators.timed_joins import WindowJoinOperator
 from sluice.state.keyed import KeyedState
 from tests.property.operators.subtask import Subtask
 from tests.unit.operators.auctions import INSTANT, LEFT, RIGHT, Played, a_stage, interval

@@ -11,8 +11,8 @@ import pytest
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
+from sluice.operators.keyed_function import ProcessOperator
 from sluice.operators.operator import EpochTime, Outcome
-from sluice.operators.process import ProcessOperator
 from tests.property.operators.subtask import Row, Subtask
 
 INPUT = pl.Schema({"id": pl.Int64(), "value": pl.Int32(), "at": pl.Datetime("us", "UTC")})

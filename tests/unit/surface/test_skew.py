@@ -8,7 +8,7 @@ from sluice.coordinator.submission import configure
 from sluice.core.answers import HotGroup, LateRows, SubtaskMetrics
 from sluice.core.restoring import Latest
 from sluice.job.job import Job
-from sluice.surface.skew import JobSkew, job_skew
+from sluice.surface.checkpoints import JobSkew, job_skew
 from tests.subtasks import measure, take_checkpoint
 
 

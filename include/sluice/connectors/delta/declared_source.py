@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.datasets import Dataset, dataset_at
 from sluice.declaration.params import Param, said_of, value_of
-from sluice.declaration.places import SourceMeaning, params_of
+from sluice.declaration.places import Dataset, SourceMeaning, dataset_at, params_of
 
 if TYPE_CHECKING:
     from sluice.declaration.places import Source

@@ -12,9 +12,16 @@ from sluice.connectors.files.folders import FolderColumns
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.datasets import Dataset, dataset_at
 from sluice.declaration.params import Env, Param, of_place, said_of, value_of
-from sluice.declaration.places import GivenForm, SourceMeaning, TextDecoding, nulls_of, params_of
+from sluice.declaration.places import (
+    Dataset,
+    GivenForm,
+    SourceMeaning,
+    TextDecoding,
+    dataset_at,
+    nulls_of,
+    params_of,
+)
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:

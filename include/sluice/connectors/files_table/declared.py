@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.datasets import Dataset, dataset_at
 from sluice.declaration.params import Param, value_of
-from sluice.declaration.places import check_changelog
+from sluice.declaration.places import Dataset, check_changelog, dataset_at
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:

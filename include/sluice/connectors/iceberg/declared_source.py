@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, said_of, value_of
-from sluice.declaration.places import SourceMeaning, params_of
+from sluice.declaration.places import Dataset, SourceMeaning, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, placed, said_of, value_of
 from sluice.declaration.places import (
+    Dataset,
     GivenForm,
     SourceMeaning,
     check_changelog,

@@ -13,16 +13,20 @@ A reader decodes through a copy of the slot that ends with its session: readers 
 another, and the slot stays where it is.  It moves to the end of an epoch when that is published.
 So the log is there for what begins at the newest completed checkpoint; what begins before is
 refused.
+
+The plugin ``pgoutput``'s messages are read in protocol version 1, with values as text: see "Logical
+Replication Message Formats" of PostgreSQL's documentation.
 """
 
 from __future__ import annotations
 
 import secrets
+import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sluice.connectors.postgres.copy import (
     BATCH_BYTES,
@@ -31,16 +35,6 @@ from sluice.connectors.postgres.copy import (
     copy_out,
     parsed_csv,
     select,
-)
-from sluice.connectors.postgres.pgoutput import (
-    UNCHANGED,
-    Begin,
-    Message,
-    Relation,
-    Row,
-    RowChange,
-    Truncate,
-    messages_of,
 )
 from sluice.connectors.postgres.server import (
     Connection,
@@ -117,7 +111,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class PostgresChangesSource(SourceDefaults):
-    """See ``Source``, and ``declared_changes.PostgresChanges``."""
+    """See ``Source``, and ``declared_source.PostgresChanges``."""
 
     server: Server
     table: TableName
@@ -746,3 +740,106 @@ SELECT coalesce(sum(rows) FILTER (WHERE is_taken), 0)::bigint,
     min(commit) FILTER (WHERE is_taken AND is_truncated), (SELECT count(*) FROM told)
 FROM taken
 """
+
+
+Value: TypeAlias = bytes | None
+Row: TypeAlias = list[Value]
+
+UNCHANGED: Final = b"unchanged TOAST"  # This object stands for a large value that was not logged.
+
+_TAKEN_BACK = b"O"  # The whole row before a change; b"K" has its key alone.
+_SHORT, _LENGTH = struct.Struct(">H"), struct.Struct(">I")
+_BEGIN = struct.Struct(">QqI")
+_TYPE = struct.Struct(">Ii")
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The changes that follow are of transaction *xid*, whose commit is logged at *commit*."""
+
+    commit: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """The columns of the rows that follow: each name with its type's oid and modifier."""
+
+    columns: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """A row was inserted (no *old*), deleted (no *new*) or updated.
+
+    *old* has the whole row if it ``is_whole``, and else its key alone, or is None in an update.
+    """
+
+    old: Row | None
+    new: Row | None
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """The table was emptied."""
+
+
+Message: TypeAlias = Begin | Relation | RowChange | Truncate
+
+
+def messages_of(messages: Iterable[bytes], oid: int) -> Iterator[Message]:
+    """The *messages* about the table *oid*, decoded."""
+    told = _LENGTH.pack(oid)
+    for message in messages:
+        kind = message[:1]
+        if kind == b"B":
+            commit, _, xid = _BEGIN.unpack_from(message, 1)
+            yield Begin(commit, xid)
+        elif kind == b"T":
+            count = _LENGTH.unpack_from(message, 1)[0]
+            if told in [message[at : at + 4] for at in range(6, 6 + 4 * count, 4)]:
+                yield Truncate()
+        elif message[1:5] != told:
+            continue
+        elif kind == b"R":
+            yield _relation(message)
+        elif kind in b"IUD":
+            yield _row_change(kind, message)
+
+
+def _relation(message: bytes) -> Relation:
+    at = message.index(0, message.index(0, 5) + 1) + 2  # Behind schema, name and replica identity.
+    (count,) = _SHORT.unpack_from(message, at)
+    at += 2
+    columns = []
+    for _ in range(count):
+        end = message.index(0, at + 1)
+        columns.append((message[at + 1 : end].decode(), *_TYPE.unpack_from(message, end + 1)))
+        at = end + 9
+    return Relation(tuple(columns))
+
+
+def _row_change(kind: bytes, message: bytes) -> RowChange:
+    old, at = None, 5
+    part = message[at : at + 1]
+    if part in b"KO":
+        old, at = _row(message, at + 1)
+    new = None if kind == b"D" else _row(message, at + 1)[0]
+    return RowChange(old, new, is_whole=kind == b"I" or part == _TAKEN_BACK)
+
+
+def _row(message: bytes, at: int) -> tuple[Row, int]:
+    (count,) = _SHORT.unpack_from(message, at)
+    at += 2
+    row: Row = []
+    for _ in range(count):
+        kind = message[at]
+        at += 1
+        if kind == 0x74:  # t: a text
+            (length,) = _LENGTH.unpack_from(message, at)
+            at += 4 + length
+            row.append(message[at - length : at])
+        else:
+            row.append(UNCHANGED if kind == 0x75 else None)  # u, n
+    return row, at

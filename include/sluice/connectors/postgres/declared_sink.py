@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, placed, value_of
-from sluice.declaration.places import check_changelog, params_of
+from sluice.declaration.places import Dataset, check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -1,26 +1,53 @@
-"""``PostgresTable``: the declared source of an append-only PostgreSQL table."""
+"""``PostgresTable`` and ``PostgresChanges``: the declared sources of a table's rows, appended ones
+or all of their changes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.datasets import Dataset
 from sluice.declaration.durations import PositiveMicroseconds
 from sluice.declaration.params import Env, Param, of_place, said_of, value_of
-from sluice.declaration.places import SourceMeaning, params_of
+from sluice.declaration.places import Dataset, SourceMeaning, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from sluice.connectors.postgres.changes import PostgresChangesSource
     from sluice.connectors.postgres.source import PostgresTableSource
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTable:
+    """What both sources of a table have in common."""
+
+    dsn: str | Param | Env
+    table: str | Param
+
+    def __post_init__(self) -> None:
+        from sluice.connectors.postgres.server import table_name
+
+        if isinstance(self.table, str):
+            table_name(self.table)
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return params_of(self.dsn, self.table)
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        from sluice.connectors.postgres.server import dataset_of
+
+        return (dataset_of(of_place(self.dsn, params), value_of(self.table, params)),)
 
 
 @checked_initializer
 @dataclass(frozen=True, slots=True)
-class PostgresTable:
+class PostgresTable(_OfTable):
     """Rows of ``table`` (``schema.name``) in the order of ``offset_column``, a growing bigint.
 
     ``dsn`` is libpq's connection string or URI; ``env("SHOP_DSN")`` keeps its password secret.
@@ -38,8 +65,6 @@ class PostgresTable:
         ConfigurationError: the table has no schema, or the options contradict each other.
     """
 
-    dsn: str | Param | Env
-    table: str | Param
     offset_column: str
     columns: tuple[str, ...] = ()
     late_commits: Literal["wait"] | PositiveMicroseconds = "wait"
@@ -49,25 +74,12 @@ class PostgresTable:
     continues: str = ""
 
     def __post_init__(self) -> None:
-        from sluice.connectors.postgres.server import table_name
-
-        if isinstance(self.table, str):
-            table_name(self.table)
+        _OfTable.__post_init__(self)
         if isinstance(self.late_commits, timedelta) != bool(self.lag_column):
             raise ConfigurationError(
                 f"source {self.table!r}: late_commits=timedelta(...) and lag_column, a column of "
                 "timestamps, go together; give both, or neither to wait for transactions"
             )
-
-    @property
-    def params(self) -> tuple[Param, ...]:
-        return params_of(self.dsn, self.table)
-
-    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
-        """See ``NamedPlaceSpec``."""
-        from sluice.connectors.postgres.server import dataset_of
-
-        return (dataset_of(of_place(self.dsn, params), value_of(self.table, params)),)
 
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
         named = [text.partition("::") for text in self.columns]
@@ -96,4 +108,58 @@ class PostgresTable:
             where=self.where,
             bounded=self.bounded,
             continues=self.continues,
+        )
+
+
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+
+
+@checked_initializer
+@dataclass(frozen=True, slots=True)
+class PostgresChanges(_OfTable):
+    """The rows of ``table`` (``schema.name``), which take back what an update or a delete takes.
+
+    They come from the server's log, by logical decoding, through ``slot``, a replication slot that
+    no other job uses.  It is made by the first checkpoint if it is missing.  ``publication`` is one
+    that has the table; ``columns`` are names, all of them when empty.
+
+    Raises:
+        ConfigurationError: the table has no schema, or the slot's name is none.
+    """
+
+    slot: str
+    publication: str
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _OfTable.__post_init__(self)
+        if not _SLOT.fullmatch(self.slot):
+            raise ConfigurationError(
+                f"the slot {self.slot!r} of table {self.table} is no name of a replication slot; "
+                "write up to 63 small letters, digits and underscores"
+            )
+
+    @property
+    def takes_rows_back(self) -> bool:
+        """See ``ChangingSourceSpec``."""
+        return True
+
+    def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
+        return SourceMeaning(places=(f"changing rows of table {said_of(self.table, params)}",))
+
+    def open(
+        self,
+        params: Mapping[str, str],
+        endpoint_url: str | None,  # noqa: ARG002 - S3's
+    ) -> PostgresChangesSource:
+        from sluice.connectors.postgres.changes import PostgresChangesSource
+        from sluice.connectors.postgres.server import Server, table_name
+
+        table = table_name(value_of(self.table, params))
+        return PostgresChangesSource(
+            server=Server(value_of(self.dsn, params), f"source {table}"),
+            table=table,
+            slot=self.slot,
+            publication=self.publication,
+            columns=self.columns,
         )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sluice.declaration.datasets import Dataset
+from sluice.declaration.places import Dataset
 from sluice.errors import ConfigurationError, ProtocolViolation, SluiceError, StoreUnavailable
 from sluice.extras import require_installed
 
