@@ -129,6 +129,22 @@ def test_what_another_job_staged_in_the_same_place_is_told(
     assert (report["total_files"], report["of_others"]) == (0, [f"{place}/{theirs.file}"])
 
 
+def test_a_table_whose_versions_expire_is_told(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = a_pipeline(num_retained_versions=1)
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": pipeline}.__getitem__)
+    for _ in range(3):
+        take_checkpoint(job)
+
+    printed = sluice("gc", "auctions", "--dry-run")
+    report = sluice("orphans", "auctions", "--json").json
+
+    assert f"the table of sink {SINK} has more versions than" in " ".join(printed.out.split())
+    assert report["expiring"] == [SINK]
+    assert results(job).versions() == (1, 2, 3)
+
+
 def test_one_unreadable_object_stops_both_and_is_named(
     job: Job, orphans: list[str], sluice: Sluice
 ) -> None:

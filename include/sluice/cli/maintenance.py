@@ -70,6 +70,7 @@ class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_savepoints: Sequence[IncompleteSavepoint]
     of_others: Sequence[str]
     unknown: Sequence[str]
+    expiring: Sequence[str]
     files: Sequence[Mapping[str, object]] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -232,6 +233,7 @@ def _report(job: Job, found: Orphans, *, deleted: bool) -> GarbageReport:
         incomplete_savepoints=found.incomplete_savepoints,
         of_others=found.of_others,
         unknown=found.unknown,
+        expiring=found.expiring,
     )
 
 
@@ -265,5 +267,10 @@ def _print_orphans(found: Orphans, what_happens: str) -> None:
         for file in found.of_others
     ]
     lines += [f"{key} has no name that sluice writes; it stays" for key in found.unknown]
+    lines += [
+        f"the table of sink {uid} has more versions than num_retained_versions: gc vacuums it, if "
+        "it is this job's; 'sluice tables show' lists them"
+        for uid in found.expiring
+    ]
     for line in lines:
         print_line(line)

@@ -576,7 +576,7 @@ class Unpublished:
     ``newest_ms`` is the time of the newest write there, published or not, by the place's clock.
     ``is_shared``: others than this sink of this root may stage there.  What they staged is theirs,
     and what an earlier life of the job left looks the same, so it is reported, and stays.
-    ``versions`` is how many a ``VersionedSink`` has.
+    ``versions`` is how many a ``VersionedSink`` has, if it may ``expire`` some.
     """
 
     root: str

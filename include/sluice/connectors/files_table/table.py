@@ -221,7 +221,7 @@ class ManifestTable(SinkDefaults):
             is_shared=found.is_shared,
             staged=(*found.staged, *unrecorded),
             newest_ms=max(found.newest_ms, newest_ms),
-            versions=len(sizes),
+            versions=len(sizes) if self.compact_when_files else 0,
         )
 
     def _least_size(self, version: int, files: Iterable[Listed]) -> int:
