@@ -139,7 +139,8 @@ def test_upserted_by_a_rest_catalog(
     root = StoreLocation(f"file://{tmp_path}/tables/sales")
 
     def read() -> list[Row]:
-        return read_of(load_catalog("default", **catalog), name)
+        with load_catalog("default", **catalog) as opened:
+            return read_of(opened, name)
 
     rule(SinkCase(lambda: spec.open("sales", {}, root), read))
 
