@@ -1,5 +1,5 @@
-"""The changes of a job on one time line: failures, restores, deploys, rescales, savepoints, and the
-acts of people.
+"""The changes of a job on one time line: failures, restores, deploys, rescales, savepoints, records
+that could not be decoded, and the acts of people.
 
 Nothing is kept for it.  The history has a line of each checkpoint, with its generation, its number
 of subtasks and a digest of the declaration that it was made of; the newest entries of the journal
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import msgspec
 
@@ -25,6 +25,7 @@ from sluice.core.events import (
     RootAdopted,
 )
 from sluice.core.failures import CheckpointFailureReason
+from sluice.declaration.pipeline import MALFORMED, Pipeline, side_output
 from sluice.figures.record import CheckpointStats, CheckpointStatus
 from sluice.job.job import Job
 from sluice.store.journal import Journal
@@ -44,6 +45,7 @@ class JobChangeKind(StrEnum):
     DEPLOY = "deploy"
     RESCALE = "rescale"
     SAVEPOINT = "savepoint"
+    MALFORMED = "malformed"
     ACT = "act"  # Of a person.
 
 
@@ -73,7 +75,8 @@ def what_changed(job: Job) -> WhatChanged:
     lines = overview(job).history[::-1]
     told = [*_told(job.journal)]
     restored = [one.timestamp for one in told if one.kind is JobChangeKind.RESTORE]
-    found = [*told, *_of_lines(lines), *_between(lines, restored)]
+    malformed = _malformed(job.pipeline, lines)
+    found = [*told, *_of_lines(lines), *malformed, *_between(lines, restored)]
     newest = sorted(found, key=lambda one: one.timestamp)[-MAX_CHANGES:]
     since = min((line.trigger_timestamp for line in lines), default=None)
     return WhatChanged(changes=tuple(newest[::-1]), since=since)
@@ -108,6 +111,31 @@ def _of_lines(lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:
                 checkpoint=line.id,
                 by=by,
             )
+
+
+def _malformed(pipeline: Pipeline, lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:
+    """The records that could not be decoded: one change of all checkpoints in a row that had some,
+    at the time of the newest.
+    """
+    reading = filter(pipeline.sources_of, pipeline.stages)
+    commands = " or ".join(
+        f"`sluice side-output {pipeline.uid} {side_output(uid, MALFORMED)}`" for uid in reading
+    )
+    done = (line for line in lines if line.status is CheckpointStatus.COMPLETED)
+    for has_some, row in groupby(done, key=lambda line: bool(line.malformed_rows)):
+        first, *others = row
+        if not has_some:
+            continue
+        last = others[-1] if others else first
+        count = sum(line.malformed_rows or 0 for line in (first, *others))
+        what = "1 record" if count == 1 else f"{count:,} records"
+        which = f"checkpoints {first.id} to {last.id}" if others else f"checkpoint {first.id}"
+        yield JobChange(
+            kind=JobChangeKind.MALFORMED,
+            timestamp=last.completed_timestamp or last.trigger_timestamp,
+            says=f"{what} of {which} could not be decoded; {commands} shows them",
+            checkpoint=last.id,
+        )
 
 
 def _between(lines: Sequence[CheckpointStats], restored: Sequence[int]) -> Iterator[JobChange]:

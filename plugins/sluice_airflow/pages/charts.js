@@ -82,7 +82,7 @@ function tick(seconds) {
 
 const sizeOf = (place) => ({ width: Math.max(200, place.clientWidth), height: 180 });
 
-const COLOURS = { failure: "--bad", restore: "--brand", deploy: "--warn", rescale: "--warn", savepoint: "--good", act: "--muted" };
+const COLOURS = { failure: "--bad", restore: "--brand", deploy: "--warn", rescale: "--warn", savepoint: "--good", malformed: "--warn", act: "--muted" };
 
 /** A line for each change within the chart's time, of its kind's colour. */
 function drawMarks(plot, place, marks) {

@@ -11,6 +11,7 @@ from sluice.coordinator.failure import abort_checkpoint, fail_checkpoint
 from sluice.coordinator.requests import pause
 from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import configure
+from sluice.core.answers import SubtaskMetrics
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.restoring import Latest
 from sluice.job.job import Job, open_job
@@ -18,7 +19,7 @@ from sluice.sinks import FilesTable
 from sluice.store.open import StoreLocation
 from sluice.surface import what_changed as module
 from sluice.surface.what_changed import JobChangeKind, what_changed
-from tests.subtasks import a_savepoint, take_checkpoint
+from tests.subtasks import a_savepoint, measure, take_checkpoint
 
 
 def a_job(**given: Any) -> Job:
@@ -71,6 +72,22 @@ def test_a_deploy_and_a_rescale_are_told_by_the_first_checkpoint_behind_them() -
         (JobChangeKind.DEPLOY, "another declaration: checkpoint 2 is the first of it"),
         (JobChangeKind.RESCALE, "rescaled from 4 to 6 subtasks"),
     ]
+
+
+def test_records_that_could_not_be_decoded_are_one_change_of_all_checkpoints_in_a_row() -> None:
+    job = a_job()
+    of_each = [[0, 3], [1, 1], [0, 0], [2, 0]]
+    for malformed in of_each:
+        measure(job, *(SubtaskMetrics(malformed_rows=count) for count in malformed))
+        job.clock.advance(1_000)  # type: ignore[attr-defined]
+
+    (stage,) = filter(job.pipeline.sources_of, job.pipeline.stages)
+    shown = f"`sluice side-output {job.pipeline.uid} {stage}.malformed` shows them"
+    assert told(job)[1:] == [
+        (JobChangeKind.MALFORMED, f"5 records of checkpoints 1 to 2 could not be decoded; {shown}"),
+        (JobChangeKind.MALFORMED, f"2 records of checkpoint 4 could not be decoded; {shown}"),
+    ]
+    assert [one.checkpoint for one in what_changed(job).changes[:2]] == [4, 2]
 
 
 def test_what_the_journal_does_not_tell_any_more_is_in_the_lines(

@@ -5,7 +5,7 @@ import { html } from "../html.js";
 import { Link, Moment } from "../parts.js";
 
 const FIRST = 8;
-const TONES = { failure: "bad", restore: "busy", deploy: "warn", rescale: "warn", savepoint: "good", act: "calm" };
+const TONES = { failure: "bad", restore: "busy", deploy: "warn", rescale: "warn", savepoint: "good", malformed: "warn", act: "calm" };
 
 export function Changes({ uid, changes }) {
   if (!changes?.length) return null;
