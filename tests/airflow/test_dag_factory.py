@@ -199,24 +199,26 @@ def test_the_documentation_draws_the_pipeline() -> None:
 
 PARSE = """
 import sys, time
+begin = time.process_time()
 import airflow.sdk, airflow.triggers.base  # What Airflow has imported before it parses a file.
+importing = time.process_time() - begin
 from runpy import run_path
 begin = time.process_time()
 found = run_path(sys.argv[1])
-seconds = time.process_time() - begin
+parsing = time.process_time() - begin
 heavy = {"pyspark", "boto3", "botocore", "pyarrow", "polars", "pandas"} & set(sys.modules)
 dags = sorted(value.dag_id for value in found.values() if isinstance(value, airflow.sdk.DAG))
-print(seconds, ",".join(heavy) or "none", ",".join(dags))
+print(parsing / importing, ",".join(heavy) or "none", ",".join(dags))
 """
 
 
-def test_a_dag_file_is_parsed_within_a_second_and_imports_nothing_heavy() -> None:
+def test_a_dag_file_costs_less_than_airflows_own_import_and_imports_nothing_heavy() -> None:
     printed = run_python(PARSE, REPOSITORY / "dags" / "sluice_dags.py")
 
-    seconds, heavy, dags = printed.splitlines()[-1].split()
+    ratio, heavy, dags = printed.splitlines()[-1].split()
     assert heavy == "none"
     assert {"auctions__restore", "sluice__watchdog"} <= {*dags.split(",")}
-    assert float(seconds) < 1.0
+    assert float(ratio) < 0.8
 
 
 @pytest.mark.parametrize(
