@@ -701,7 +701,6 @@ class OperatorLists:
 
 
 _STATE = "state"
-_PLACE = "_place"
 
 
 class ProcessOperator(RawRows):
@@ -719,7 +718,7 @@ class ProcessOperator(RawRows):
         self._input = input_schema(schema)
         self._key_types = key_types(stage.uid, self._input, stage.keys)
         declared = declared_schema(stage.uid, stage.operation.state)
-        require_distinct(stage.uid, [*stage.keys, *declared, _PLACE])
+        require_distinct(stage.uid, [*stage.keys, *declared, PLACE])
         self._declared = declared
         self._keys = stage.keys
         event_time = stage.inputs[0].event_time
@@ -734,7 +733,7 @@ class ProcessOperator(RawRows):
         )
         self.tables = {_STATE: self._state_schema} if declared else {}
         self.output_schema = declared_schema(stage.uid, stage.operation.result)
-        require_distinct(stage.uid, [*self.output_schema, _PLACE])
+        require_distinct(stage.uid, [*self.output_schema, PLACE])
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
         groups = {_ROWS: rows.select(HASH, *self._input)}
@@ -752,12 +751,12 @@ class ProcessOperator(RawRows):
         result, returned = self._returned(rows.select(self._input.names()), before.drop(HASH))
 
         after = self._hashed(returned, keys)
-        is_known = kept[HASH].is_not_null().gather(after[_PLACE])
+        is_known = kept[HASH].is_not_null().gather(after[PLACE])
         is_same = is_known
         is_null = pl.repeat(True, after.height, eager=True)  # noqa: FBT003 - a value
         for name in self._declared:
             is_null &= after[name].is_null()
-            is_same &= after[name].eq_missing(before[name].gather(after[_PLACE]))
+            is_same &= after[name].eq_missing(before[name].gather(after[PLACE]))
         is_written = ~is_null if self._is_refreshed else ~is_null & ~is_same
         after = after.select(live.names())
         return self._outcome(
@@ -807,19 +806,19 @@ class ProcessOperator(RawRows):
             raise ConfigurationError(
                 f"{what} {key}, which no row has; return only keys that it was given"
             )
-        return after.sort(_PLACE)
+        return after.sort(PLACE)
 
     def _sorted(self, result: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """*result* sorted by hash, if it has the key columns."""
         if any(self.output_schema.get(name) != of for name, of in self._key_types.items()):
             return result
-        hashed = self._with_hash(result, keys).sort(_PLACE, maintain_order=True, nulls_last=True)
+        hashed = self._with_hash(result, keys).sort(PLACE, maintain_order=True, nulls_last=True)
         return hashed.select(result.columns)
 
     def _with_hash(self, rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
         """*rows* with the hash of their key and its place; null for a key not among *keys*."""
         return rows.join(
-            keys.with_row_index(_PLACE),
+            keys.with_row_index(PLACE),
             on=list(self._keys),
             how="left",
             nulls_equal=True,
