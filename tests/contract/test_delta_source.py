@@ -399,6 +399,48 @@ def test_a_partition_of_the_empty_text_is_null_as_for_others(tmp_path: Path) -> 
     assert weighed(found[1]) == {(1, None): -1, (2, None): -1}
 
 
+@pytest.mark.parametrize("start", ["earliest", 0])
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("us")], ids=str)
+def test_a_partition_by_time_is_read_as_writers_put_it_into_the_log(
+    tmp_path: Path, kind: pa.DataType, start: str | int
+) -> None:
+    times = [datetime(2026, 3, 1, 10, 0, 0, 5, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC), None]
+    parts = pa.table({"n": [0, 1, 2], "at": pa.array(times, kind)})
+    for _ in range(2):
+        write_deltalake(str(tmp_path / "sales"), parts, partition_by=["at"], mode="append")
+
+    source = a_source(tmp_path, start=start)
+
+    read = rows_of(source, plan(source))
+    assert sorted((row["n"], row["at"]) for row in read) == [
+        (n, at) for n, at in enumerate(times) for _ in range(2)
+    ]
+
+
+def test_a_partition_of_spark_s_form_of_a_time_is_an_instant_of_utc(tmp_path: Path) -> None:
+    parts = pa.table({"n": [0], "at": pa.array([datetime(2026, 3, 1, tzinfo=UTC)])})
+    forms = ["2026-03-01 00:00:00", "2026-03-01 00:00:00.0", "2026-03-01T00:00:00.000000Z"]
+    for version, form in enumerate(forms):
+        write_deltalake(str(tmp_path / "sales"), parts, partition_by=["at"], mode="append")
+        entry = tmp_path / f"sales/_delta_log/{version:020d}.json"
+        entry.write_text(entry.read_text().replace("2026-03-01 00:00:00.000000", form))
+
+    source = a_source(tmp_path, start=0)
+
+    read = rows_of(source, plan(source))
+    assert [row["at"] for row in read] == [datetime(2026, 3, 1, tzinfo=UTC)] * 3
+
+
+def test_a_partition_by_bytes_is_refused_by_name(tmp_path: Path) -> None:
+    parts = pa.table({"n": [0], "key": pa.array([b"a\xff"], pa.binary())})
+    write_deltalake(str(tmp_path / "sales"), parts, partition_by=["key"])
+
+    with pytest.raises(ConfigurationError, match=r"'key' of the Delta table .* is binary"):
+        a_source(tmp_path).schema()
+
+    assert read_after(a_source(tmp_path, columns=["n"])) == [0]
+
+
 @pytest.mark.parametrize("said", [{}, {"partitionValues": None}, {"partitionValues": {}}], ids=str)
 def test_a_removed_file_of_a_writer_that_says_no_partition_has_that_of_the_version_before(
     tmp_path: Path, said: dict[str, Any]

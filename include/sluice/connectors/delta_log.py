@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -503,7 +504,16 @@ def with_partition(rows: pa.Table, file: DataFile, schema: pa.Schema) -> pa.Tabl
 
     for name, text in file.partition.items():
         if name in schema.names and name not in rows.column_names:
-            kind = schema.field(name).type
-            value = pa.scalar(text, pa.string()).cast(kind)
+            value = _partition_value(text, schema.field(name).type)
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
     return rows
+
+
+def _partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """The value that *text* in the log is; an instant without an offset is in UTC."""
+    import pyarrow as pa
+
+    if text is not None and pa.types.is_timestamp(kind) and kind.tz is not None:
+        at = datetime.fromisoformat(text)
+        return pa.scalar(at if at.tzinfo is not None else at.replace(tzinfo=UTC), kind)
+    return pa.scalar(text, pa.string()).cast(kind)

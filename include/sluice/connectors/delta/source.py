@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from sluice.connectors.appended import BASE, AddedFile, AppendedSource, Cursor
-from sluice.connectors.columns import cast_exactly, is_text
+from sluice.connectors.columns import cast_exactly, is_bytes, is_text
 from sluice.connectors.delta_log import (
     Action,
     DataFile,
@@ -208,13 +208,19 @@ class DeltaSource(AppendedSource["Versions", Version]):
         schema = snapshot.schema
         if self.changes is True:
             schema = pa.schema([*schema, (CHANGE, pa.string()), (COMMIT, pa.int64())])
-        if not self.columns:
-            return schema
         if missing := [name for name in self.columns if name not in schema.names]:
             raise ConfigurationError(
                 f"{self.place.name} has no column {missing[0]!r}; it has {', '.join(schema.names)}"
             )
-        return pa.schema([schema.field(name) for name in self.columns])
+        wanted = pa.schema([schema.field(name) for name in self.columns or schema.names])
+        for name in snapshot.partition_columns:
+            if name in wanted.names and is_bytes(wanted.field(name).type):
+                raise ConfigurationError(
+                    f"column {name!r} of {self.place.name} is binary, and its values are in the "
+                    "log alone, as a text that each writer makes otherwise; leave it out of "
+                    "columns=..."
+                )
+        return wanted
 
     def _columns_of(self, snapshot: Snapshot) -> str:
         """A text that tells the columns that are read of *snapshot* from others."""
