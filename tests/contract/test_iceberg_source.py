@@ -21,7 +21,7 @@ from pyiceberg.types import StringType
 from sluice.connectors.appended import AddedFile
 from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.iceberg.source import SNAPSHOTS, IcebergHistory, SnapshotRead
-from sluice.core.plan import PartitionOffset
+from sluice.core.plan import PartitionOffset, Unread
 from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay, rows_of
@@ -169,11 +169,17 @@ def test_rows_from_before_an_upgrade_to_version_2_are_read(tmp_path: Path, start
         change.upgrade_table_version(2)
 
     source = a_source(tmp_path, start=["earliest", second][starts_at])
-    first = plan(source)
+    nothing = source.plan((), max_records=None, parallelism=1, until={})
+    first = plan(source, nothing.position)
+    cut, read = nothing, list[int]()
+    while len(read) < 4:  # One record an epoch, of which each has one.
+        cut = plan(source, cut.position, 1)
+        read += numbers(source, cut)
     append(tmp_path, 4, 5)
 
-    assert sorted(numbers(source, first)) == [0, 1, 2, 3]
-    assert read_after(source, first.position) == [4]
+    assert (nothing.slices, nothing.unread) == ((), Unread(partitions=1, records=4))
+    assert sorted(numbers(source, first)) == sorted(read) == [0, 1, 2, 3]
+    assert read_after(source, first.position) == read_after(source, cut.position) == [4]
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
         """The barrier in *steps*, at the latest behind the one of the number *last*."""
         parts: list[tuple[str, int, int]] = []
         missing = max_records
-        rest = False
+        rest, stays_at = False, cursor.sequence
         for step in steps:
-            if last is not None and step.sequence > last:
+            if last is not None and (step.sequence > last or last == stays_at):
                 break
             if missing == 0:
                 rest = any(map(appends.adds_rows, steps[steps.index(step) :]))
@@ -232,7 +232,12 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
                 break
             cursor = Cursor(self.mark, step.sequence, appends.version(step))
         longest = max(1, -(-sum(end - start for _, start, end in parts) // parallelism))
-        left = [step for step in steps if step.sequence > cursor.sequence]
+        is_amid_base = cursor.version.startswith(BASE)  # Which has no number if it is of version 1.
+        left = [
+            step
+            for step in steps
+            if step.sequence > cursor.sequence or (is_amid_base and step.is_base)
+        ]
         return Barrier(
             position=cursor.position(),
             slices=tuple(

@@ -162,7 +162,7 @@ class IcebergSource(AppendedSource["IcebergHistory", "SnapshotRead"]):
         base = appends.base(int(self.start) if self.start.isdecimal() else None)
         if base is None:
             return Cursor(self.mark)
-        return Cursor(self.mark, base.sequence - 1, f"{BASE}{appends.version(base)}")
+        return Cursor(self.mark, max(base.sequence - 1, 0), f"{BASE}{appends.version(base)}")
 
     def _steps(self, appends: IcebergHistory, cursor: Cursor) -> list[SnapshotRead]:
         read, schema = _read_of(cursor)
