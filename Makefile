@@ -205,6 +205,10 @@ lake: setup  ## The Iceberg sink on a real REST catalog, fetched by Maven
 	@$(BIN)/python -m harness.iceberg_rest
 	@$(BIN)/pytest -q -n 0 tests/contract/test_iceberg_sink.py tests/contract/test_answers.py -k rest
 
+jdbc: setup  ## What Spark reads of a real PostgreSQL, by a driver that Maven fetches
+	@$(BIN)/python -m harness.postgres_jdbc
+	@$(BIN)/pytest -q -n 0 tests/spark/test_spark_read_postgres.py
+
 s3: setup  ## What sees S3 in the contract suites on versitygw, built by Go; minutes
 	@$(BIN)/python -m harness.versitygw
 	@SLUICE_TEST_S3=versitygw $(BIN)/pytest -q -n 0 tests/contract -m s3

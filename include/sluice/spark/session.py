@@ -38,16 +38,20 @@ _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.proper
 # take 60 MB and stay; by default the JVM collects in full three times until it has room for them.
 _COLLECTED = "-XX:+UseParallelGC -XX:MetaspaceSize=128m"
 
+# By JDBC, Spark reads and asks for times as they are in the JVM's time zone, not in the session's.
+_IN_UTC = "-Duser.timezone=UTC"
+
 # Rows pass mostly through Python, so the JVM's second compiler costs more than it saves until a
 # method is really hot: its thresholds are ten times HotSpot's own.
 JVM_OPTIONS = (
-    f"{_COLLECTED} -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
-    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+    f"{_IN_UTC} {_COLLECTED} -XX:Tier4InvocationThreshold=50000 "
+    "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
 )
 
 # Without rows nothing becomes hot: the first compiler alone takes a fifth less CPU for each epoch.
 # Rows that do pass take it 2.5 times as long.
-_JVM_OPTIONS_WITHOUT_ROWS = f"{_COLLECTED} -XX:TieredStopAtLevel=1"
+_JVM_OPTIONS_WITHOUT_ROWS = f"{_IN_UTC} {_COLLECTED} -XX:TieredStopAtLevel=1"
 
 # The settings that results depend on, also set in sessions that exist already: otherwise a day
 # would begin at midnight of the server's time zone, and an overflow be null on some clusters.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeAlias
+from zoneinfo import ZoneInfo
 
 from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.core.plan import PartitionOffset, Slice
@@ -178,16 +179,37 @@ def rows_since(
     kind = previous.schema[by.name].dataType.simpleString()
     # For Spark NaN is larger than all numbers.
     read = f"nanvl({name}, NULL)" if kind in ("double", "float") else name
-    ((largest,),) = previous.selectExpr(f"CAST(max({read}) AS STRING)").collect()
+    newest = previous.selectExpr(f"CAST(max({read}) AS STRING) AS largest")
+    ((largest, zone),) = newest.selectExpr("largest", _ZONE_OF_JVM).collect()
     if largest is None:
         return rows
     text = largest.replace("\\", "\\\\").replace("'", "\\'")
-    bound = _less(f"CAST('{text}' AS {kind})", by.lag, kind)
+    lag = by.lag
+    if kind in ("timestamp", "timestamp_ntz"):
+        since = lag if isinstance(lag, timedelta) else timedelta(0)
+        lag = since + _around_a_clock_change(largest, since, kind, zone)
+    bound = _less(f"CAST('{text}' AS {kind})", lag, kind)
     if by.checked_lag:
         least = _less(f"CAST('{text}' AS {kind})", by.checked_lag, kind)
         behind = rows.where(f"{name} >= {least} AND {name} < {bound}")
         _check_read(by, behind, previous, largest)
     return rows.where(f"{name} >= {bound} OR {name} IS NULL")
+
+
+def _around_a_clock_change(largest: str, lag: timedelta, kind: str, zone: str) -> timedelta:
+    """How much earlier than the *largest* time less its *lag* rows are read, to miss none.
+
+    Spark gives a JDBC driver a time as a text of the JVM's *zone*.  An hour that comes twice there
+    in autumn, or is left out in spring, is understood as up to an hour later.
+    """
+    try:
+        bound, there = datetime.fromisoformat(largest) - lag, ZoneInfo(zone)
+    except (ValueError, OverflowError, KeyError):
+        return timedelta(0)  # A year that Python has not; a zone like GMT+02:00, of one offset.
+    at = bound.replace(tzinfo=UTC if kind == "timestamp" else there).astimezone(UTC)
+    before, behind = at - timedelta(hours=3), at + timedelta(hours=1)
+    is_changed = before.astimezone(there).utcoffset() != behind.astimezone(there).utcoffset()
+    return timedelta(hours=3 if is_changed else 0)
 
 
 def _less(value: str, lag: timedelta | int, kind: str) -> str:
@@ -240,4 +262,5 @@ def _amount(lag: timedelta | int) -> float:
     return lag.total_seconds() if isinstance(lag, timedelta) else lag
 
 
+_ZONE_OF_JVM = "java_method('java.time.ZoneId', 'systemDefault')"
 _TIMES = ("date", "timestamp", "timestamp_ntz")
