@@ -299,6 +299,24 @@ def test_a_serial_and_a_default_from_a_sequence_are_numbers_in_order_too(
 LAGGING = "id bigint, name text, at timestamptz DEFAULT now()"
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "date"])
+def test_with_a_lag_the_column_is_an_instant_whatever_time_zone_a_writer_has(
+    database: Database, kind: str
+) -> None:
+    """Where a session's day is behind UTC's, a row of now looks hours old and is read at once."""
+    table = f"{database.new_schema()}.orders"
+    database.run(f"CREATE TABLE {table} ({LAGGING.replace('timestamptz', kind)})")
+    source = source_of(database, table, late_commits=timedelta(seconds=60), lag_column="at")
+    zone = "SET TimeZone = 'America/New_York'; "
+    with closing(database.connect()) as late:
+        late.autocommit = False
+        late.cursor().execute(f"{zone}INSERT INTO {table} VALUES (1, 'late')")
+        database.run(f"{zone}INSERT INTO {table} VALUES (2, 'first')")
+
+        with pytest.raises(ConfigurationError, match=f"'at' of {table} is {kind}.*, which has no"):
+            plan(source)
+
+
 def test_with_a_lag_rows_are_read_once_they_are_old_enough(database: Database) -> None:
     table = f"{database.new_schema()}.orders"
     database.run(f"CREATE TABLE {table} ({LAGGING})")

@@ -341,6 +341,13 @@ class PostgresTableSource(OffsetSource):
     ) -> TableCut:
         from psycopg.sql import SQL, Identifier, Literal
 
+        (told,) = select(connection, self.table, self.offset_column, (lag_column,)).columns
+        if told.type != "timestamptz":
+            raise ConfigurationError(
+                f"lag_column {lag_column!r} of {self.table} is {told.shown}, which has no time "
+                "zone, so it does not say how old a row is; make it timestamptz, or name one that "
+                "is"
+            )
         # Without parameters, as a name may contain "%".
         column, at = Identifier(self.offset_column), Identifier(lag_column)
         old = connection.execute(
