@@ -139,7 +139,8 @@ class Server:
                 connection.execute(
                     "SELECT set_config('TimeZone', 'UTC', true),"
                     " set_config('DateStyle', 'ISO, YMD', true),"
-                    " set_config('extra_float_digits', '1', true)"
+                    " set_config('extra_float_digits', '1', true),"
+                    " set_config('bytea_output', 'hex', true)"
                 )
                 yield connection
 
