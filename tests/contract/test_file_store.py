@@ -109,6 +109,14 @@ def test_a_folder_that_another_writer_makes_and_a_deleter_removes_is_made_again(
     assert keys_of(FileStore(tmp_path)) == ["a/b"]
 
 
+def test_what_is_no_file_and_never_ends_is_not_listed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "a.log").write_bytes(b"x")
+    (tmp_path / "linked.log").symlink_to(tmp_path / "a.log")
+
+    assert [one.key for one in FileStore(tmp_path).list("")] == ["a.log", "linked.log"]
+
+
 def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"no folder")
 

@@ -202,7 +202,8 @@ class FileStore:
                     found_now = entry.stat()
                 except FileNotFoundError:  # Deleted since the folder was read.
                     continue
-                yield _listed(key, found_now)
+                if stat.S_ISREG(found_now.st_mode):  # To open a pipe would wait for its writer.
+                    yield _listed(key, found_now)
 
     def _remove_while_empty(self, folder: Path) -> None:
         """Remove *folder* and its parents below the root, as long as they are empty."""
