@@ -10,6 +10,7 @@ value has exactly the type that was declared: what another epoch reads must equa
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ Migrations: TypeAlias = Mapping[Any, Callable[[Any], V]]
 _INT64 = range(-(2**63), 2**63)
 _VALUE_TYPES = (bool, int, float, str, bytes, date, datetime, timedelta)
 _MAP_KEY_TYPES = (bool, int, str, bytes, date, datetime)  # Not float: NaN is no key.
+_LONGEST_PERIOD = timedelta(microseconds=2**63 - 1)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @checked_initializer
@@ -405,10 +408,6 @@ class Entries(Generic[K, V]):
             self.remove(key)
 
 
-_INT64 = range(-(2**63), 2**63)
-_VALUE_TYPES = (bool, int, float, str, bytes, date, datetime, timedelta)
-
-
 def value_type(declared: type[V]) -> type[V]:
     """*declared*, if a state can hold it.
 
@@ -479,7 +478,17 @@ def _checked_field(state: str, declared: object, value: object) -> object:
             raise ConfigurationError(
                 f"state {state!r} was given {value}, which has no time zone; use UTC"
             )
-        return value.astimezone(UTC)
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            raise _refused(state, declared, value) from None
+    if isinstance(value, timedelta) and not -_LONGEST_PERIOD <= value <= _LONGEST_PERIOD:
+        raise _refused(state, declared, value)
+    if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
+        raise ConfigurationError(
+            f"state {state!r} holds str, not {value!r}, which has half a character (a surrogate "
+            "without its other one), as no text in UTF-8 has; replace it"
+        )
     return value
 
 

@@ -172,6 +172,12 @@ def test_what_was_written_again_is_kept_for_another_ttl() -> None:
         (lambda f: f.days.put(START, MS), "state 'days' holds date, not datetime"),
         (lambda f: f.seen_at.set(datetime(2026, 1, 1)), "has no time zone; use UTC"),  # noqa: DTZ001
         (lambda f: setattr(f, "value", 1), "state 'value' is not assigned to; use its methods"),
+        (lambda f: f.counts.put("\ud83d", 1), r"state 'counts' holds str, not .*half a character"),
+        (lambda f: f.days.put(date(2026, 1, 2), timedelta.max), "'days' holds timedelta, not"),
+        (
+            lambda f: f.seen_at.set(datetime.max.replace(tzinfo=timezone(-timedelta(hours=2)))),
+            "state 'seen_at' holds datetime, not",
+        ),
     ],
 )
 def test_a_value_of_another_type_is_refused_where_it_is_written(act: Any, message: str) -> None:
