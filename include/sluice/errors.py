@@ -24,7 +24,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Literal, Self, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, Self, TypeAlias, get_args
+
+_FRESH = "sluice run {} --fresh"
+_OF_ANY = _FRESH.format("PIPELINE")
+BEGIN_ANEW: Final = f"begin anew ('{_OF_ANY}')"  # As every message says it.
+
+
+def fresh_run(uid: str) -> str:
+    """The command that begins the job *uid* anew, whatever its status is."""
+    return _FRESH.format(uid)
+
+
+def of_pipeline(message: str, uid: str) -> str:
+    """*message* of a place that did not know its pipeline, with the command of *uid*."""
+    return message.replace(_OF_ANY, fresh_run(uid))
 
 
 class SluiceError(Exception):

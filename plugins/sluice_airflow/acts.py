@@ -20,7 +20,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.restoring import Latest, RestoreOptions, Stop, choose
 from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import FencedError, RestoreError
+from sluice.errors import FencedError, RestoreError, of_pipeline
 from sluice.store.redaction import redacted
 from sluice.surface.acts import RESTORE, STAY_SUSPENDED, require_named, restore_request
 from sluice_airflow.compat import AirflowSkipException, dag_run_to_trigger
@@ -227,7 +227,7 @@ def _way_on(state: CoordinatorState, pipeline: Pipeline) -> str:
     """The way on for a person with a job that has failed for good."""
     choice = choose(state, Latest(), RestoreOptions())
     if isinstance(choice, Stop):
-        return f"mend the cause; {'; '.join(choice.problems)}"
+        return f"mend the cause; {of_pipeline('; '.join(choice.problems), pipeline.uid)}"
     return f"mend the cause, then run {RESTORE.dag_id(pipeline.uid)}"
 
 

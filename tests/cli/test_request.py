@@ -162,4 +162,4 @@ def test_a_job_that_does_not_run_takes_no_request(job: Job, sluice: Sluice) -> N
 
     for command in (("checkpoint",), ("savepoint", "--", "auctions", "x"), ("stop",)):
         name = command if "--" in command else (*command, "auctions")
-        assert "is CANCELED; 'sluice run auctions' begins anew" in sluice(*name).error
+        assert "is CANCELED; 'sluice run auctions --fresh' begins anew" in sluice(*name).error

@@ -205,7 +205,7 @@ def test_what_has_expired_or_is_gone_is_named(folder: Path) -> None:
     changes = plan(source, first.position)
     (removed,) = files - {*loaded(folder).inspect.files()["file_path"].to_pylist()}
     Path(removed.removeprefix("file://")).unlink()
-    with pytest.raises(ConfigurationError, match=r"is gone; restore it, or begin anew, and expire"):
+    with pytest.raises(ConfigurationError, match=r"is gone; restore it, or begin anew"):
         rows_of(source, changes)
     expire_all_but_the_head(folder)
 

@@ -40,7 +40,13 @@ from sluice.core.failures import UNKNOWN_CHECKPOINT_ID
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.core.units import duration, size
 from sluice.declaration.pipeline import Pipeline, side_outputs
-from sluice.errors import CheckpointFailure, ConfigurationError, SluiceError
+from sluice.errors import (
+    BEGIN_ANEW,
+    CheckpointFailure,
+    ConfigurationError,
+    SluiceError,
+    of_pipeline,
+)
 from sluice.job.job import Job, verify_root
 from sluice.job.places import (
     check_tables,
@@ -311,9 +317,10 @@ def _begin(
         before = dict(state.configuration.params)
         if before != dict(configuration.params):
             known = ", ".join(f"{name}={value}" for name, value in sorted(before.items()))
+            uid = job.pipeline.uid
             raise ConfigurationError(
-                f"job {job.pipeline.uid!r} in {job.store.root} was interrupted with {known}; "
-                "run it with the same parameters to go on, or with --fresh to start over"
+                f"job {uid!r} in {job.store.root} was interrupted with {known}; "
+                f"run it with the same parameters to go on, or {of_pipeline(BEGIN_ANEW, uid)}"
             )
         options = RestoreOptions(
             roll_back_tables=consent.roll_back,

@@ -28,7 +28,7 @@ from sluice.declaration.places import (
     check_induced,
     offsets_by_partition,
 )
-from sluice.errors import ConfigurationError
+from sluice.errors import BEGIN_ANEW, ConfigurationError
 
 NOTHING = ""  # Stands for the id of the commit before the first one.
 BASE = "base "  # The prefix of the id of a commit whose table is being read whole, not finished.
@@ -274,7 +274,7 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
         if cursor.file not in names or files[names.index(cursor.file)].rows < cursor.offset:
             raise ConfigurationError(
                 f"{cursor.file} was read to row {cursor.offset} and is not in {step} of "
-                f"{appends.name} any more: the table was made anew; begin anew, too"
+                f"{appends.name} any more: the table was made anew; {BEGIN_ANEW}, too"
             )
         return files[names.index(cursor.file) + cursor.is_done :]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, unquote
 
-from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.errors import BEGIN_ANEW, ConfigurationError, ProtocolViolation, StoreUnavailable
 from sluice.extras import require_installed
 from sluice.store.object_store import Created, ObjectStore, RangeReader, machine_clock_ms
 from sluice.store.open import StoreLocation, open_store
@@ -494,7 +494,8 @@ def open_parquet(store: ObjectStore, file: DataFile) -> pq.ParquetFile:
             raise
         raise ConfigurationError(
             f"{store.root}/{file.key} is in the log of its Delta table and is gone; put it back, "
-            "or begin anew, and keep removed files for longer (delta.deletedFileRetentionDuration)"
+            "or "
+            f"{BEGIN_ANEW}, and keep removed files for longer (delta.deletedFileRetentionDuration)"
         ) from error
 
 

@@ -21,7 +21,7 @@ from sluice.declaration.places import (
     check_induced,
     offsets_by_partition,
 )
-from sluice.errors import ConfigurationError
+from sluice.errors import BEGIN_ANEW, ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +96,7 @@ class OffsetSource(SourceDefaults, ABC):
         return ConfigurationError(
             f"partition {read.partition!r} of {self.name} was read to offset {read.offset} and was "
             f"made anew since then ({then} then, {now} now), so its offsets mean other records; "
-            "begin anew, too"
+            f"{BEGIN_ANEW}, too"
         )
 
     def plan(
@@ -144,7 +144,7 @@ class OffsetSource(SourceDefaults, ABC):
         if gone := sorted(set(read) - set(now)):
             raise ConfigurationError(
                 f"partition {gone[0]!r} of {self.name} was read to offset {read[gone[0]].offset} "
-                "and is gone; put it back, or begin anew without this state"
+                f"and is gone; put it back, or {BEGIN_ANEW} without this state"
             )
         for name, entry in read.items():
             self._check_end(entry, now[name])
@@ -164,7 +164,7 @@ class OffsetSource(SourceDefaults, ABC):
         if read.offset > there.end:
             raise ConfigurationError(
                 f"partition {read.partition!r} of {self.name} was read to offset {read.offset} and "
-                f"ends at {there.end} now: it was truncated or made anew; begin anew, too"
+                f"ends at {there.end} now: it was truncated or made anew; {BEGIN_ANEW}, too"
             )
 
     def _begun(self, read: PartitionOffset, there: Readable) -> PartitionOffset:

@@ -38,7 +38,13 @@ from sluice.core.pending import FIRST_ATTEMPT, PendingCheckpoint
 from sluice.core.restoring import Latest
 from sluice.core.state import CoordinatorState
 from sluice.core.units import period
-from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, RestoreError
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    ProtocolViolation,
+    RestoreError,
+    of_pipeline,
+)
 from sluice.job.job import Job, require_at_home
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
 from sluice.protocol.keys import snapshot_task
@@ -92,7 +98,7 @@ def fail_checkpoint(
             at_ms=job.now_ms(),
             checkpoint_id=checkpoint_id,
             reason=reason,
-            message=detail,
+            message=of_pipeline(detail, job.pipeline.uid),
             is_task_failure=is_task_failure,
         )
 

@@ -29,7 +29,7 @@ from sluice.core.state import CoordinatorState
 from sluice.core.transitions import adoption, columns_begun, with_past
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.places import Barrier, Source, takes_rows_back
-from sluice.errors import ConfigurationError, SourceUnreadable
+from sluice.errors import BEGIN_ANEW, ConfigurationError, SourceUnreadable, of_pipeline
 from sluice.job.job import Job, new_token
 from sluice.job.lineage import (
     CompletedParent,
@@ -312,7 +312,7 @@ def _cut(
     except ConfigurationError as error:
         if uid in barriers:
             raise  # The caller's barrier may be wrong, and not the source.
-        raise SourceUnreadable(str(error)) from error
+        raise SourceUnreadable(of_pipeline(str(error), job.pipeline.uid)) from error
     return _as_cut(job, uid, previous, before, source, barrier, shares_files=shares_files)
 
 
@@ -331,7 +331,8 @@ def _require_kept(uid: str, previous: SourceCut | None, before: Position, source
         else "takes rows back now, and of what it has read the root keeps no copies"
     )
     raise SourceUnreadable(
-        f"source {uid!r} {what}; declare it as it was (replaced=), or begin anew without this state"
+        f"source {uid!r} {what}; declare it as it was (replaced=), or "
+        f"{BEGIN_ANEW} without this state"
     )
 
 

@@ -25,7 +25,7 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.checkpointing import CHANGEABLE, Checkpointing, kept
 from sluice.declaration.durations import DurationLimits, milliseconds
-from sluice.errors import ConfigurationError, FencedError
+from sluice.errors import ConfigurationError, FencedError, fresh_run
 from sluice.job.job import Job, never_submitted_message
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ def require_running(job: Job, state: CoordinatorState) -> None:
         if state.status is JobStatus.RESTARTING
         else f"'sluice restore {uid}' lets it go on"
         if state.completed
-        else f"'sluice run {uid}' begins anew"
+        else f"'{fresh_run(uid)}' begins anew"
     )
     raise ConfigurationError(f"job {uid!r} is {state.status.value}{because}; {fix}")
 

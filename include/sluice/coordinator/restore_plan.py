@@ -46,6 +46,7 @@ from sluice.errors import (
     FencedError,
     ProtocolViolation,
     RestoreError,
+    of_pipeline,
 )
 from sluice.job.job import Job
 from sluice.job.lineage import position_of
@@ -105,12 +106,12 @@ def _plan(
         return Stop(problems=(problem,))
     choice = choose(state, target, options)
     if isinstance(choice, Stop):
-        return choice
+        return _told(job, choice)
     continued = configuration or state.configuration
     try:
         observed = observe(job, choice, state, continued, options)
     except (RestoreError, ConfigurationError) as error:
-        return Stop(problems=(str(error),))
+        return _told(job, Stop(problems=(str(error),)))
     stages = [
         DeclaredStage(
             uid=uid,
@@ -123,8 +124,13 @@ def _plan(
     ]
     decision = decide_restore(state, choice, observed, stages, options)
     if isinstance(decision, Stop):
-        return decision
+        return _told(job, decision)
     return replace(decision, options=options, is_latest=isinstance(target, Latest))
+
+
+def _told(job: Job, stop: Stop) -> Stop:
+    problems = tuple(of_pipeline(problem, job.pipeline.uid) for problem in stop.problems)
+    return replace(stop, problems=problems)
 
 
 def as_chosen(

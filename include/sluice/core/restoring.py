@@ -35,6 +35,7 @@ from sluice.core.transitions import (
     problems_of,
     recomputed,
 )
+from sluice.errors import BEGIN_ANEW
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +183,8 @@ def choose(
             # Its checkpoints went with its end; it must not silently begin anew.
             return _stop(
                 f"the job is {state.status.value}, and its checkpoints were deleted when it "
-                f"ended ({state.configuration.retention.value}); submit it anew, or restore a "
-                "savepoint"
+                f"ended ({state.configuration.retention.value}); {BEGIN_ANEW}, or restore "
+                "a savepoint"
             )
         return Choice(state.base, state.origin)
     number, origin = target.checkpoint_id, target.origin

@@ -19,7 +19,7 @@ from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_columns
 from sluice.declaration.operations import ChangelogNormalize
-from sluice.errors import ConfigurationError
+from sluice.errors import BEGIN_ANEW, ConfigurationError
 
 if TYPE_CHECKING:
     from sluice.declaration.durations import PositiveDuration
@@ -31,7 +31,7 @@ BEFORE = f"{OWN}before_"  # That of the row before a change.
 DELETED = f"{OWN}is_deleted"
 TRUNCATED = (
     "a TRUNCATE cannot be applied to rows by their keys; delete the rows, or have Debezium leave "
-    "it out (skipped.operations=t) and begin anew"
+    f"it out (skipped.operations=t) and {BEGIN_ANEW}"
 )
 UNNAMED = (
     "a change has no key, or no position in the log; name the columns of the key, declare the "

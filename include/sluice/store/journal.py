@@ -495,7 +495,7 @@ class Journal:
                 raise ConfigurationError(
                     f"{self._store.root}/{self.names.begun()} is gone, and journal {other.token} "
                     "of the job is there with its checkpoints: wait if the root is being emptied; "
-                    f"else put it back from a copy, or delete {other.folder} to begin anew"
+                    f"else put it back from a copy, or delete {other.folder}: the job begins anew"
                 )
             if first.key.startswith(folder):
                 raise ProtocolViolation(

@@ -16,11 +16,11 @@ import msgspec
 from sluice.coordinator.next_checkpoint import Due, NextCheckpoint
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus
-from sluice.core.state import CoordinatorState
+from sluice.core.state import CoordinatorState, FailedCheckpoint, UnsuccessfulTrigger
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.durations import in_words, milliseconds
 from sluice.declaration.schedules import OnAsset
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, fresh_run
 from sluice.job.job import Job
 from sluice.store.redaction import redacted
 
@@ -130,14 +130,14 @@ def _of_status(
     target_ms: int | None,
 ) -> tuple[Tone, str, NextStep | None]:
     uid = job.pipeline.uid
-    anew = NextStep(
-        says="A submission begins anew, from empty state: unpause the DAG, or run it.",
+    first = NextStep(
+        says="A submission begins, from empty state: unpause the DAG, or run it.",
         command=f"sluice run {uid}",
     )
-    onwards = anew if done is None else _restore(uid, done)
+    onwards = _fresh(uid, "Begin") if done is None else _restore(uid, done)
     match state.status:
         case JobStatus.CREATED:
-            return Tone.WARN, "It was never submitted.", anew
+            return Tone.WARN, "It was never submitted.", first
         case JobStatus.RUNNING:
             return _of_running(job, state, done, is_late=is_late, target_ms=target_ms)
         case JobStatus.RESTARTING:
@@ -186,11 +186,11 @@ def _of_running(
     if state.num_unsuccessful_triggers:
         refused = state.unsuccessful_triggers[-1]
         in_a_row = f" ({state.num_unsuccessful_triggers} times in a row)"
-        return Tone.BAD, f"{_sentence(str(refused))}{in_a_row}", _reason(refused.reason.name)
+        return Tone.BAD, f"{_sentence(str(refused))}{in_a_row}", _mends(uid, refused)
     newest = 0 if done is None else done.checkpoint_id
     if state.failed and state.failed[-1].checkpoint_id > newest:
         failed = state.failed[-1]
-        return Tone.WARN, _sentence(str(failed)), _reason(failed.reason.name)
+        return Tone.WARN, _sentence(str(failed)), _mends(uid, failed)
     if is_late and target_ms is not None:
         target = in_words(timedelta(milliseconds=target_ms))
         what = "No checkpoint completed" if done is None else "None completed since checkpoint "
@@ -212,8 +212,19 @@ def _restore(uid: str, done: CompletedCheckpoint) -> NextStep:
     )
 
 
-def _reason(name: str) -> NextStep:
-    return NextStep(says="See what the reason means, and what mends it.", page=("reasons", name))
+def _fresh(uid: str, begin: str) -> NextStep:
+    return NextStep(
+        says=f"{begin} anew, from empty state: all input that is there is read again.",
+        command=fresh_run(uid),
+    )
+
+
+def _mends(uid: str, failed: FailedCheckpoint | UnsuccessfulTrigger) -> NextStep:
+    if fresh_run(uid) in failed.message:
+        return _fresh(uid, "Do what the sentence names, or begin")
+    return NextStep(
+        says="See what the reason means, and what mends it.", page=("reasons", failed.reason.name)
+    )
 
 
 def _last_failure(state: CoordinatorState) -> str:

@@ -193,7 +193,8 @@ def test_a_job_whose_checkpoints_went_with_it_does_not_begin_anew_in_silence() -
 
     assert problem_of(choose(ended, Latest(), NO_CLAIM)) == (
         "the job is CANCELED, and its checkpoints were deleted when it ended "
-        "(NEVER_RETAIN_AFTER_TERMINATION); submit it anew, or restore a savepoint"
+        "(NEVER_RETAIN_AFTER_TERMINATION); begin anew ('sluice run PIPELINE "
+        "--fresh'), or restore a savepoint"
     )
     anew = after(ended, submitted(generation=2))
     assert choose(anew, Latest(), NO_CLAIM) == Choice(checkpoint_id=None)

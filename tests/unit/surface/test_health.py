@@ -192,4 +192,4 @@ def test_a_cancelled_job_that_retained_nothing_says_how_old_its_last_checkpoint_
     assert pipeline_line(job).last_completed is None
     assert found.age_ms == 9_000
     assert found.next_step is not None
-    assert found.next_step.command == "sluice run auctions"
+    assert found.next_step.command == "sluice run auctions --fresh"

@@ -36,7 +36,7 @@ from sluice.connectors.files.parquet import cast_to_known_schema, known_schema, 
 from sluice.core.plan import Slice
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.places import WEIGHT
-from sluice.errors import ConfigurationError
+from sluice.errors import BEGIN_ANEW, ConfigurationError
 from sluice.protocol.records import checksum
 from sluice.store.object_store import in_parallel
 
@@ -172,7 +172,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
             raise ConfigurationError(
                 f"{self.place.name} was read to version {cursor.sequence - 1} of the table "
                 f"{table_id}, and {now}, so it was made anew or put back; put that table back, or "
-                "begin anew without this state"
+                f"{BEGIN_ANEW} without this state"
             )
         numbers = range(cursor.sequence, snapshot.version + 1)
         steps = [Version(number, is_base and number == numbers[0]) for number in numbers]
@@ -198,8 +198,8 @@ class DeltaSource(AppendedSource["Versions", Version]):
             now = f"is {there.field(at).type} now" if at >= 0 else "is gone now"
             raise ConfigurationError(
                 f"column {one.name!r} of {self.place.name} was read as {one.type} in version "
-                f"{number} and {now}, so rows with it cannot be taken back; put it back, or begin "
-                "anew behind that change, with columns=... that stay"
+                f"{number} and {now}, so rows with it cannot be taken back; put it back, or "
+                f"{BEGIN_ANEW} behind that change, with columns=... that stay"
             )
 
     def _projection(self, snapshot: Snapshot) -> pa.Schema:
@@ -337,8 +337,8 @@ class Versions:
         entry = self._known_entry(step)
         if entry is None:
             raise ConfigurationError(
-                f"{step} of {self.name} was cleaned out of its log before it was read; begin anew, "
-                "and keep the log for longer (delta.logRetentionDuration)"
+                f"{step} of {self.name} was cleaned out of its log before it was read; "
+                f"{BEGIN_ANEW}, and keep the log for longer (delta.logRetentionDuration)"
             )
         return entry
 
@@ -390,14 +390,14 @@ class Versions:
     def _has_vectors(self, step: Version) -> ConfigurationError:
         return ConfigurationError(
             f"{step} of {self.name} has deletion vectors, which are not applied here; purge them "
-            "(REORG TABLE ... APPLY (PURGE)), set delta.enableDeletionVectors to false, and begin "
-            "anew behind it"
+            "(REORG TABLE ... APPLY (PURGE)), set delta.enableDeletionVectors to false, and "
+            f"{BEGIN_ANEW} behind it"
         )
 
     def _refused(self, step: Version, what: str) -> ConfigurationError:
         return ConfigurationError(
             f"{step} of {self.name} {what}, and a source of appended rows cannot tell which; "
-            "read it with changes='rows', pass over it with skip_overwrites=True, or begin anew "
+            f"read it with changes='rows', pass over it with skip_overwrites=True, or {BEGIN_ANEW} "
             "behind it"
         )
 
@@ -424,7 +424,7 @@ def _fitted(rows: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
         if columns[-1] is None:
             raise ConfigurationError(
                 f"column {one.name!r} is {column.type} in {what}, and {one.type} in the table now, "
-                "which does not hold its values; begin anew behind that change, or leave the "
+                f"which does not hold its values; {BEGIN_ANEW} behind that change, or leave the "
                 "column out of columns=..."
             )
     kinds = [(one.name, one.type) for one in schema]

@@ -66,7 +66,7 @@ from sluice.declaration.places import (
     check_induced,
     offsets_by_partition,
 )
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import BEGIN_ANEW, ConfigurationError, StoreUnavailable
 from sluice.protocol.records import checksum
 from sluice.store.object_store import Listed, in_parallel
 
@@ -630,7 +630,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 raise LostFileError(
                     f"{folder or 'the folder'} of {self.location} was overwritten: {old}, which "
                     f"was read, is gone, and {name} is new, so its rows would be read twice; put "
-                    "back what was read and write corrections elsewhere, begin anew without this "
+                    "back what was read and write corrections elsewhere, "
+                    f"{BEGIN_ANEW} without this "
                     "state, or, if the new files hold other rows, take them with "
                     "Files(..., replaced='append')"
                 )

@@ -48,7 +48,7 @@ from sluice.connectors.iceberg.data_files import projected_batch
 from sluice.core.plan import Slice
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.places import WEIGHT, SourcePosition
-from sluice.errors import ConfigurationError
+from sluice.errors import BEGIN_ANEW, ConfigurationError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,7 +130,7 @@ class IcebergSource(AppendedSource["IcebergHistory", "SnapshotRead"]):
             except FileNotFoundError as error:
                 raise ConfigurationError(
                     f"{location} of the Iceberg table {self.place.name} is gone; restore it, or "
-                    "begin anew, and expire snapshots only when they are read"
+                    f"{BEGIN_ANEW}, and expire snapshots only when they are read"
                 ) from error
 
     def hold(self, name: str, position: SourcePosition) -> None:
@@ -206,8 +206,8 @@ class IcebergSource(AppendedSource["IcebergHistory", "SnapshotRead"]):
             if now.find_column_name(id_) != name:
                 raise ConfigurationError(
                     f"column {name!r} of the Iceberg table {self.place.name} was read, and is "
-                    "dropped or renamed, so rows with it cannot be taken back; begin anew behind "
-                    "that change, with columns=... that stay"
+                    "dropped or renamed, so rows with it cannot be taken back; "
+                    f"{BEGIN_ANEW} behind that change, with columns=... that stay"
                 )
 
 
@@ -337,7 +337,7 @@ class IcebergHistory:
         return ConfigurationError(
             f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence number "
             f"{sequence}), which is no ancestor of what it has: {now}, so it was rolled back, "
-            "replaced or made anew; have that snapshot be the head again, or begin anew without "
+            f"replaced or made anew; have that snapshot be the head again, or {BEGIN_ANEW} without "
             "this state"
         )
 
@@ -372,7 +372,7 @@ class IcebergHistory:
         if not self.skip_overwrites:
             raise ConfigurationError(
                 f"{what}, and a source of appended rows cannot tell which; pass over all that it "
-                "did with skip_overwrites=True, or begin anew behind it"
+                f"did with skip_overwrites=True, or {BEGIN_ANEW} behind it"
             )
         log.warning("%s; passed over", what)
         return []
@@ -419,8 +419,8 @@ class IcebergHistory:
             except FileNotFoundError as error:
                 raise ConfigurationError(
                     f"a manifest or delete file of {step} of {self.name}, or of the one before it, "
-                    f"is gone ({error}); restore it, or begin anew, and expire snapshots only when "
-                    "they are read"
+                    f"is gone ({error}); restore it, or "
+                    f"{BEGIN_ANEW}, and expire snapshots only when they are read"
                 ) from error
         schema = self.table.metadata.current_schema_id if step.schema is None else step.schema
         found = []
@@ -449,7 +449,7 @@ class IcebergHistory:
         if parent is None and not is_append and (id_ is not None or _inherits(snapshot)):
             raise ConfigurationError(
                 f"the snapshot before {snapshot.snapshot_id} of {self.name} has expired, so the "
-                "rows that it took are not known; begin anew there, and expire snapshots only "
+                f"rows that it took are not known; {BEGIN_ANEW} there, and expire snapshots only "
                 "when they are read"
             )
         return parent
@@ -474,7 +474,7 @@ class IcebergHistory:
                 f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence number "
                 f"{sequence}), and the snapshots with the sequence numbers {sequence + 1} to "
                 f"{first - 1} have expired before they were read; the first that there is, is "
-                f"{oldest.snapshot_id} ({first}): begin anew there, and keep snapshots for longer"
+                f"{oldest.snapshot_id} ({first}): {BEGIN_ANEW} there, and keep snapshots for longer"
             )
 
     def _added(self, snapshot: Snapshot) -> Iterator[ManifestEntry]:
@@ -591,7 +591,7 @@ def _places(
         if snapshot is None and snapshot_id:
             raise ConfigurationError(
                 f"snapshot {snapshot_id} of the Iceberg table {'.'.join(table.name())} expired "
-                "before its changes were read; begin anew, and expire snapshots only when they "
+                f"before its changes were read; {BEGIN_ANEW}, and expire snapshots only when they "
                 "are read"
             )
         return Rows(table, snapshot)
@@ -706,7 +706,7 @@ class Rows:
                     raise ConfigurationError(
                         f"{self._name} has equality deletes, as Flink writes them, and these name "
                         "no rows; rewrite the data files of the table (rewrite_data_files with "
-                        "delete-file-threshold 1), and begin anew with the snapshot of that"
+                        f"delete-file-threshold 1), and {BEGIN_ANEW} with the snapshot of that"
                     )
                 found[file.file_path, entry.sequence_number or 0] = entry
         return found

@@ -27,7 +27,7 @@ from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.connectors.plain_lines import plain_lines
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.places import Source, SourcePosition, TextDecoding
-from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.errors import BEGIN_ANEW, ConfigurationError, ProtocolViolation, StoreUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,7 +180,7 @@ class KafkaSource(OffsetSource):
             f"partition {name!r} of {self.name} {what_was_done} to offset {end[0]} in leader epoch "
             f"{end[1]}, and its present leader has fewer records of that epoch ({error.str()}): a "
             "leader without the newest records was elected, so the records at these offsets are "
-            "lost or replaced; restore a checkpoint from before them, or begin anew"
+            f"lost or replaced; restore a checkpoint from before them, or {BEGIN_ANEW}"
         )
 
     @property
@@ -240,7 +240,7 @@ class KafkaSource(OffsetSource):
         if planned.topic and self.cluster.topic_ids(admin, [topic], FIX)[topic] != planned.topic:
             raise ConfigurationError(
                 f"topic {topic!r} of {self.name} was made anew after this epoch was planned, so "
-                "its offsets mean other records; begin anew, too"
+                f"its offsets mean other records; {BEGIN_ANEW}, too"
             )
         now = LogId(planned.topic, self._bounds(admin, piece.partition).epoch)
         if planned.is_led_otherwise(now):
@@ -288,7 +288,7 @@ class KafkaSource(OffsetSource):
                 f"offset {last.offset()} of partition {piece.partition!r} of {self.name} was "
                 f"planned in leader epoch {planned.epoch} and has a record of epoch {epoch}: a "
                 "leader without the newest records was elected, so other records have their "
-                "offsets; restore a checkpoint from before them, or begin anew"
+                f"offsets; restore a checkpoint from before them, or {BEGIN_ANEW}"
             )
 
     def _offset_at(self, partition: str, timestamp_ms: int, now: Readable) -> int:
@@ -313,7 +313,7 @@ class KafkaSource(OffsetSource):
         if now.end < piece.end:
             raise ConfigurationError(
                 f"partition {piece.partition!r} of {self.name} was planned to offset {piece.end} "
-                f"and ends at {now.end} now: it was truncated or made anew; begin anew, too"
+                f"and ends at {now.end} now: it was truncated or made anew; {BEGIN_ANEW}, too"
             )
         start = min(now.first, piece.end)
         lost = f"offsets {piece.start} to {start - 1} of {piece.partition!r}"

@@ -57,7 +57,7 @@ from sluice.declaration.places import (
     SourcePosition,
     offsets_by_partition,
 )
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import BEGIN_ANEW, ConfigurationError, StoreUnavailable
 from sluice.protocol.records import checksum
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ FROM (SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint AS at,
     (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_block_size') AS page,
     (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') AS file) AS log
 """
-_ANEW = "begin anew, with a slot of another name"
+_ANEW = f"{BEGIN_ANEW}, with a slot of another name"
 
 
 def lsn(number: int) -> str:
@@ -416,7 +416,7 @@ class PostgresChangesSource(SourceDefaults):
                 f"the slot {self.slot!r} of table {self.table} is lost "
                 f"({told.get('invalidation_reason') or 'its log was removed'}), with the changes "
                 f"behind {lsn(at)}; raise max_slot_wal_keep_size, SELECT "
-                f"pg_drop_replication_slot('{self.slot}'), and begin anew"
+                f"pg_drop_replication_slot('{self.slot}'), and {BEGIN_ANEW}"
             )
         return int(at)
 

@@ -73,7 +73,7 @@ from sluice.connectors.postgres.server import (
 )
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.places import Barrier, SourcePosition, offsets_by_partition
-from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.errors import BEGIN_ANEW, ConfigurationError, ProtocolViolation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -251,12 +251,13 @@ class PostgresTableSource(OffsetSource):
         if now.table.is_other_than(before.table):
             raise ConfigurationError(
                 f"table {self.table} was truncated or made anew after it {when}, so its numbers "
-                "may mean other rows; begin anew, too"
+                f"may mean other rows; {BEGIN_ANEW}, too"
             )
         if self.continues == before.name != now.name:
             return
         declare = (
-            f"restore a checkpoint from before, or begin anew, or, if you know that no row of the "
+            f"restore a checkpoint from before, or "
+            f"{BEGIN_ANEW}, or, if you know that no row of the "
             f"table is missing, declare PostgresTable(..., continues={before.name!r})"
         )
         if now.table.database != before.table.database:
