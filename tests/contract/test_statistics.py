@@ -93,7 +93,7 @@ def test_a_checkpoint_has_figures_of_each_subtask_also_after_it_was_subsumed(job
     assert measured.stages[0].subtasks[1] == SubtaskStats(
         index=1,
         attempt=1,
-        checkpoint=CheckpointDuration(sync=0, async_=0),
+        checkpoint=CheckpointDuration(sync=0, async_=0, async_start_delay=0),
         checkpointed_size=10,
         state_size=10,
         rows_in=0,

@@ -50,7 +50,7 @@ class CheckpointDuration(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     sync: int
     async_: int = msgspec.field(name="async")
-    async_start_delay: int = 0
+    async_start_delay: int | None = None
 
 
 class CheckpointAlignment(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.answers import StoreRequests
+from sluice.figures import record
 from sluice.figures.record import (
     FIGURES,
     TAIL,
@@ -162,3 +164,21 @@ def test_a_figure_of_subtasks_is_the_greatest_that_was_measured() -> None:
     assert found["subtasks.checkpoint.async_"] == 8
     assert found["requests.total"] == 4
     assert found["rows_in"] is None
+
+
+def test_a_figure_of_zero_is_written_as_what_is_missing_was_not_measured() -> None:
+    structs = [
+        one
+        for one in vars(record).values()
+        if isinstance(one, type) and issubclass(one, msgspec.Struct)
+    ]
+    numbers = {
+        f"{struct.__name__}.{field.name}"
+        for struct in structs
+        if struct.__struct_config__.omit_defaults
+        for field in msgspec.structs.fields(struct)
+        if type(field.default) is int
+    }
+
+    assert numbers == set()
+    assert len(structs) > 5
