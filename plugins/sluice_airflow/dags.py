@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LINE = "\n  {}: "  # Of an import error: what it is about, and behind it the problem.
 PATIENCE_S = 5.0  # For all jobs together; Airflow allows 30 s for a file, and 50 s for a cycle.
 
 
@@ -190,8 +191,14 @@ def require_sound(declarations: Declarations, *, patience_s: float = PATIENCE_S)
         **_changes(declarations.pipelines, patience_s),
     }
     if problems:
-        listed = "".join(f"\n  {name}: {problem}" for name, problem in problems.items())
+        listed = "".join(f"{_LINE.format(name)}{problem}" for name, problem in problems.items())
         raise ConfigurationError(f"these declarations need a person; all others go on:{listed}")
+
+
+def problem_in(import_error: str, uid: str) -> str:
+    """What an import error by ``require_sound`` says of the pipeline; empty if nothing."""
+    _, _, told = import_error.partition(_LINE.format(f"pipeline {uid}"))
+    return told.partition("\n")[0]
 
 
 def _changes(pipelines: Mapping[str, Pipeline], patience_s: float) -> dict[str, str]:

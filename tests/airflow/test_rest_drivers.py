@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,18 +14,25 @@ import pytest
 from airflow.jobs.job import Job as AirflowJob
 from airflow.jobs.job import health_check_threshold
 from airflow.models.dag import DagModel
+from airflow.models.errors import ParseImportError
 from airflow.utils.session import create_session
 from sqlalchemy import delete, update
 
 from harness.jobs import a_pipeline
+from sluice.cli.main import main
 from sluice.coordinator.requests import pause
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.schedules import Cron
+from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice_airflow.dags import require_sound
 from sluice_airflow.rest.drivers import show_next_trigger
 from sluice_airflow.rest.readings import ViewReader
 from tests.airflow.rest import Api, auctions_in, found
+from tests.airflow.test_upgrades import a_chain, a_checkpoint, a_running_job, declared
 from tests.subtasks import take_checkpoint
 
 TYPES = {
@@ -170,6 +180,51 @@ def test_the_health_says_the_status_since_when_and_the_next_step(viewer: Api, jo
     assert ended["since"] >= running["since"] > 0
     assert (ended["tone"], ended["says"]) == ("calm", "A person cancelled it.")
     assert ended["next_step"]["command"].startswith("sluice r")
+
+
+def parse(changed: Pipeline) -> None:
+    """As the DAG processor keeps what importing ``dags/declarations.py`` raises, or forgets it."""
+    with create_session() as session:
+        session.execute(delete(ParseImportError))
+        try:
+            require_sound(declared(changed))
+        except ConfigurationError:
+            session.add(
+                ParseImportError(
+                    timestamp=datetime.now(UTC),
+                    filename="declarations.py",
+                    bundle_name="dags-folder",
+                    stacktrace=traceback.format_exc(),
+                )
+            )
+
+
+def test_a_deploy_that_changed_a_declaration_is_told_with_the_command_that_takes_it(
+    viewer: Api, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_running_job(root)
+    changed = a_chain(column=agg.max("price"))
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"demo": changed}.__getitem__)
+
+    def about_it() -> list[str]:
+        problems = found(viewer.get("/pipelines/demo/drivers"))["problems"]
+        return [problem for problem in problems if "changed under its job" in problem]
+
+    parse(job.pipeline)
+    sound = about_it()
+    parse(changed)
+    (told,) = about_it()
+    command = re.search(r"restore with (--begin [\w.]*\w)", told)
+    assert command is not None, told
+    with pytest.raises(SystemExit) as ended:
+        main(["restore", "demo", *command[1].split()])
+    parse(changed)
+
+    assert sound == []
+    assert "column 'n' was count() and is now max(price)" in told
+    assert not ended.value.code
+    assert about_it() == []
+    a_checkpoint(replace(job, pipeline=changed))
 
 
 def test_a_checkpoint_by_the_clock_waits_for_its_tick(root: str) -> None:

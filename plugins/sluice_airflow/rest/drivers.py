@@ -1,4 +1,5 @@
-"""The drivers of a job: its DAGs' switches, Airflow's processes by heartbeat, its newest run.
+"""The drivers of a job: its DAGs' switches, Airflow's processes by heartbeat, its newest run, and
+what is wrong with its declaration.
 
 The journal says what the job is; whether anything can go on, only Airflow knows.
 """
@@ -13,6 +14,7 @@ from airflow.jobs.job import Job as AirflowJob
 from airflow.jobs.job import health_check_threshold
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.errors import ParseImportError
 from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, Response
 from sqlalchemy import select
@@ -21,6 +23,7 @@ from sqlalchemy.orm import Session
 from sluice.declaration.schedules import Cron
 from sluice.surface.acts import CHECKPOINT, RESTORE
 from sluice.surface.health import NextTrigger, next_trigger
+from sluice_airflow.dags import problem_in
 from sluice_airflow.due import latest_ticks
 from sluice_airflow.rest.answers import Uid, answer, describe_responses, may_read
 from sluice_airflow.rest.jobs import JobDep, dag_path, run_path
@@ -94,7 +97,9 @@ def show_drivers(uid: Uid) -> Response:
         switches = tuple(_switch(act.dag_id(uid), session) for act in _WHILE_OFF)
         processes = tuple(_process(name, session) for name in _PROCESSES)
         newest_run = _newest_run(uid, session)
+        import_errors = session.scalars(select(ParseImportError.stacktrace)).all()
     problems = [
+        *(problem_in(error or "", uid) for error in import_errors),
         *map(_problem_of_dag, switches, _WHILE_OFF.values()),
         *map(_problem_of_process, processes),
     ]
