@@ -267,7 +267,8 @@ def _needs_python(type_: pa.DataType) -> bool:
     """Whether Arrow's reader of JSON lacks the type; it has times and decimals only as texts."""
     from pyarrow import types
 
-    if types.is_timestamp(type_) or types.is_date32(type_) or types.is_decimal128(type_):
+    is_in_us = types.is_timestamp(type_) and type_.unit == "us"  # All texts have six digits.
+    if is_in_us or types.is_date32(type_) or types.is_decimal128(type_):
         return False
     return _is_within(
         type_,

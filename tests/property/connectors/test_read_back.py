@@ -64,7 +64,10 @@ SCALARS: list[Typed] = [
     (pa.date32(), st.dates(date(1, 1, 1))),
     (pa.timestamp("us"), moments),
     (pa.timestamp("us", "UTC"), moments.map(lambda at: at.replace(tzinfo=UTC))),
-    (pa.timestamp("ms"), moments.map(lambda at: at.replace(microsecond=0))),
+    (
+        pa.timestamp("ms"),
+        moments.map(lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)),
+    ),
     (pa.timestamp("ns"), st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1))),  # noqa: DTZ001
     (pa.duration("us"), st.timedeltas(timedelta(-999_999), timedelta(999_999))),
     (pa.time64("us"), st.times()),

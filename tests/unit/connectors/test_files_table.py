@@ -349,6 +349,7 @@ def test_the_first_and_the_last_moment_that_json_can_say_come_back() -> None:
                 pa.timestamp("us", "Asia/Tokyo"),
             ),
             "day": [date.min, date.max],
+            "ms": pa.array([5, 2**40 + 1], pa.timestamp("ms", "UTC")),
         }
     )
 
