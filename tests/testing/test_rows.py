@@ -32,6 +32,18 @@ def refusal(given: Any, declared: DeclaredRows = ANY) -> str:
     return str(refused.value)
 
 
+@pytest.mark.parametrize("form", [list, pl.DataFrame], ids=["dicts", "a frame"])
+def test_neither_a_time_of_day_nor_a_number_is_lost_in_silence(form: Any) -> None:
+    flags = DeclaredRows(schema=pa.schema([("day", pa.date32()), ("is_new", pa.bool_())]))
+    midnight = NOON.replace(hour=0)
+
+    (rows,) = read(form([{"day": midnight, "is_new": True}]), flags).chunks
+    assert rows.to_pylist() == [{"day": midnight.date(), "is_new": True}]
+    for wrong, what in (({"day": NOON}, "12, 0"), ({"is_new": 2}, "has 2 in column 'is_new'")):
+        good = {"day": midnight, "is_new": "is_new" not in wrong}
+        assert what in refusal(form([{**good, **wrong}]), flags)
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from difflib import get_close_matches
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 INSTANT = pa.timestamp("us", tz="UTC")
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _LARGEST = pa.decimal128(20, 0)  # For unsigned integers of 64 bits.
+MIDNIGHT = time()
 PARTITION = "rows"  # The only one of a source of given rows.
 _OURS = (RECORD, MALFORMED_COLUMN, RAW)
 
@@ -576,7 +577,7 @@ def arrow_column(values: Sequence[Any], dtype: pa.DataType, name: str, where: st
     """
     values = [_parsed(value, dtype) for value in values]
     try:
-        return pa.array(values, dtype)
+        return _array(values, dtype)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
         for row, value in enumerate(values, 1):
             if not _fits(value, dtype):
@@ -600,9 +601,18 @@ def _parsed(value: Any, dtype: pa.DataType) -> Any:  # noqa: ANN401 - a user's v
     return value
 
 
+def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
+    """Raises ValueError for a time of day in a column of days, which Arrow would drop."""
+    if pa.types.is_date(dtype) and any(
+        isinstance(v, datetime) and v.time() != MIDNIGHT for v in values
+    ):
+        raise ValueError
+    return pa.array(values, dtype)
+
+
 def _fits(value: Any, dtype: pa.DataType) -> bool:  # noqa: ANN401 - a user's value
     try:
-        pa.array([value], dtype)
+        _array([value], dtype)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
         return False
     return True
@@ -621,17 +631,27 @@ def cast_column(
         decoded = [chunk.dictionary.cast(plain).take(chunk.indices) for chunk in column.chunks]
         column = pa.chunked_array(decoded, plain)
     try:
-        return column.cast(dtype)
+        return _cast_exactly(column, dtype)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         for row, value in enumerate(column, 1):
             try:
-                value.cast(dtype)
+                _cast_exactly(value, dtype)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 raise ConfigurationError(
                     f"row {row} of {where} has {value.as_py()!r} in column {name!r}, which is "
                     f"{column.type} where {dtype} is declared; cast it, or correct the value"
                 ) from None
         raise
+
+
+def _cast_exactly(given: Any, dtype: pa.DataType) -> Any:  # noqa: ANN401 - a column, or a scalar
+    """*given* as *dtype*; Arrow makes a day of any time of it, and true of any number but 0."""
+    found, types = given.cast(dtype), pa.types
+    is_cut = types.is_date(dtype) and types.is_timestamp(given.type)
+    is_cut |= types.is_boolean(dtype) and types.is_integer(given.type)
+    if is_cut and not found.cast(given.type).equals(given):
+        raise pa.ArrowInvalid("a part of a value would be lost")
+    return found
 
 
 def as_spark_has_it(dtype: pa.DataType) -> pa.DataType:
