@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 
 import polars as pl
 import pyarrow as pa
@@ -391,13 +393,21 @@ def read_together(
     first = reading[0]
     paths = first.compiled.in_order({path for feed in reading for path in feed.compiled.paths})
 
+    partitions: list[tuple[str, int]] = []  # Of the rows of the next chunk, and how many.
+
     def batches() -> Iterator[pa.RecordBatch]:
         for partition, batch in first.rows.read(share, paths):
-            for timed_feed in measuring:
-                timed_feed.measure(partition, batch)
+            partitions.append((partition, batch.num_rows))
             yield batch
 
     for chunk in chunks(batches()):
+        start = 0
+        for partition, own in groupby(partitions, itemgetter(0)):
+            count = sum(rows for _, rows in own)
+            for timed_feed in measuring:
+                timed_feed.measure(partition, chunk.slice(start, count))
+            start += count
+        partitions.clear()
         for side in feeds:
             yield side, chunk
 
@@ -468,11 +478,10 @@ class TimedFeed:
     def read(self, share: int) -> None:
         """Measure the rows of one reader's share, which are read for nothing else."""
         for partition, batch in self.feed.rows.read(share, self.feed.compiled.paths):
-            self.measure(partition, batch)
+            self.measure(partition, to_frame(pa.Table.from_batches([batch])))
 
-    def measure(self, partition: str, batch: pa.RecordBatch) -> None:
+    def measure(self, partition: str, rows: pl.DataFrame) -> None:
         """Widen the least and the largest event time of *partition*, in ``times_ms``."""
-        rows = to_frame(pa.Table.from_batches([batch]))
         least, most = self.feed.prepared(rows).select(self._ends).row(0)
         if most is not None:
             before = self.times_ms.get(partition, (least, most))

@@ -205,6 +205,44 @@ def test_an_event_time_that_is_no_instant_is_not_measured() -> None:
     assert measured["at"].dt.epoch("ms").to_list() == [5, None]
 
 
+@dataclass(frozen=True)
+class TwoPartitions(OffsetSource):
+    """Rows of one event time each, in batches of two; those of ``b`` are the later ones."""
+
+    bounded: bool = True
+    name: str = "two"
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("ms", pa.int64())])
+
+    def readable(self) -> dict[str, Readable]:
+        return {"a": Readable(0, 5), "b": Readable(100, 103)}
+
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        for start in range(piece.start, piece.end, 2):
+            yield pa.RecordBatch.from_pydict({"ms": [*range(start, min(start + 2, piece.end))]})
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 3, 1_000])
+def test_each_partition_is_measured_in_its_own_rows_of_a_chunk(
+    chunk_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_ROWS", chunk_rows)
+    source = TwoPartitions()
+    slices = source.plan((), max_records=None, parallelism=1).slices
+    schema = source.schema().serialize().to_pybytes()
+    steps = Projection(("ms", "timestamp_millis(ms) AS at")), Filter("ms % 5 = 1")
+    given = Input(producer="rows", steps=steps, event_time="at")
+    rows = SourceRows(source, (slices,), schema)
+    feed = Feed(rows=rows, schema=schema, given=given, hashed=("ms",))
+    timed = reading.TimedFeed(feed.of_event_time())
+
+    read = [chunk for _, chunk in reading.read_together({0: feed}, 0, {0: timed})]
+
+    assert pl.concat(read)["ms"].to_list() == [0, 1, 2, 3, 4, 100, 101, 102]
+    assert timed.times_ms == {"a": (0, 4), "b": (100, 102)}
+
+
 def test_what_spark_alone_computes_is_left_to_it_however_often_it_is_asked() -> None:
     feed = replace(FEED, given=replace(GIVEN, steps=(Filter("n > rand()"),)))
 
