@@ -33,7 +33,8 @@ PLACE = "place"
 ROWS = "rows"  # Those that a sink publishes, and how.
 SHOWN = "columns"  # What a sink shows of rows that a stage holds.
 INPUT, TIME, BOUND = "input", "event time", "out of orderness"
-_PLURAL = ("bounds", "partners", SHOWN, "keys", ROWS)  # Parts.
+PARTNERS = "partners"
+_PLURAL = ("bounds", PARTNERS, SHOWN, "keys", ROWS)  # Parts.
 _RENAMED = re.compile(r"\.rename\([^()]*\)")
 
 
@@ -234,14 +235,14 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     ),
     TransitionRow("how", _ANEW, _REFUSED, "the other kind would have sent other rows so far"),
     _at_once(
-        "partners",
+        PARTNERS,
         _TAKEN,
         _TAKEN,
         "both sides are kept, and say which rows have a partner",
         (PartDifference.ADDED,),
     ),
     TransitionRow(
-        "partners",
+        PARTNERS,
         _ANEW,
         _REFUSED,
         "it would take back what it never sent of rows whose partners it has forgotten; a "
@@ -428,6 +429,8 @@ class PartChange:
                 return f"{owner}: {name} is new, {self.now}"
             case PartDifference.REMOVED if self.column is not None:
                 return f"{owner}: {name}, {self.before}, is gone"
+            case PartDifference.REMOVED if self.part == PARTNERS:
+                return f"{owner}: its ttl is gone, and partners of its rows are forgotten"
             case PartDifference.ADDED if self.part == OPERATOR:
                 return f"{owner} is new, {self.now}, and reads updates of rows that it was not sent"
             case _:
@@ -654,6 +657,8 @@ def _spelt_as(before: Fingerprint, now: Fingerprint) -> Fingerprint:
 def _is_told_by_itself(part: str, before: Fingerprint, now: Fingerprint) -> bool:
     """Whether nothing else says that a *part* is another."""
     was, is_now = before.parts.get(part), now.parts.get(part)
+    if part == PARTNERS and before.parts.get("how") != now.parts.get("how"):
+        return "ttl" not in now.parts or not was  # That the join is of another kind says it.
     if part == SHOWN:  # Other rows say it, or no row can be published anew.
         return before.parts.get(ROWS) == now.parts.get(ROWS) and bool(was and is_now)
     if not (before.reads and now.reads):
@@ -775,7 +780,7 @@ def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
         return f"put it back, or give the source another uid{keep if change.part == PLACE else ''}"
     together = " ".join(f"--begin {uid}" for uid in sorted(begins_with(change.uid, now)))
     whole = f"begin it anew, from empty state: restore with {together}"
-    back = "put it back"
+    back = "put it back, or declare a longer one" if change.part == PARTNERS else "put it back"
     if change.difference is PartDifference.RENAMED:
         (name,) = change.of
         back = (

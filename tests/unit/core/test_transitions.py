@@ -250,7 +250,18 @@ def test_a_join_cannot_be_made_to_know_which_partners_it_has_forgotten() -> None
     assert told({"join": kept}, {"join": forgets}) == []
     assert adoption("join", kept, forgets) == Adoption(parts={"partners": ""})
     (problem,) = told({"join": forgets}, {"join": kept})
-    assert problem.startswith("stage 'join': its partners were remembered and are now none; ")
+    assert problem.startswith("stage 'join': its ttl is gone, ")
+    assert "put it back, or declare a longer one, or begin it anew" in problem
+
+
+def test_a_ttl_that_stays_is_not_said_to_be_gone_where_a_join_is_of_another_kind() -> None:
+    forgets = {"how": "left", "partners": "remembered", "ttl": "1 h"}
+    left = Fingerprint(operator="join", parts=forgets, updates_from=("latest",))
+    inner = Fingerprint(operator="join", parts={"how": "inner", "ttl": "1 h"})
+
+    (problem,) = told({"join": left}, {"join": inner})
+
+    assert problem.startswith("stage 'join': its how was left and is now inner; ")
 
 
 def test_a_part_that_the_table_does_not_know_is_refused() -> None:
