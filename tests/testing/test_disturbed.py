@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sluice import Checkpointing, aggregates
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
-from sluice.sources import PostgresTable
+from sluice.sources import Files, PostgresTable
 from sluice.testing import Kill, Restore, assert_exactly_once, run_local
-from tests.testing.shop import order, presents, takings, totals
+from tests.testing.shop import MINUTE, order, presents, takings, totals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,3 +75,16 @@ def test_a_function_that_says_something_else_when_it_is_run_again_is_found() -> 
 
     with pytest.raises(AssertionError, match="sink 'lots' depends on what happened"):
         assert_exactly_once(pipeline, {"rows": [{"id": number} for number in range(4)]}, seed=1)
+
+
+def test_a_repeated_epoch_drops_what_it_dropped() -> None:
+    pipeline = Pipeline("recent", checkpointing=Checkpointing(interval=MINUTE))
+    visits = pipeline.source("visits", Files("visits", format="json", schema="user string"))
+    per_user = visits.key_by("user").aggregate("per_user", ttl=1.5 * MINUTE, n=aggregates.count())
+    per_user.sink("counts", FilesTable(upsert_key=("user",)))
+    rows = {"visits": [[{"user": user}] for user in "xxy"]}
+
+    result = run_local(pipeline, rows, script=[Restore(to_epoch=1, after_epoch=2)])
+
+    assert sorted(result.table("counts").rows()) == [("x", 2), ("y", 1)]
+    assert_exactly_once(pipeline, rows, seed=7)

@@ -232,9 +232,9 @@ def run_local(
     epoch fires every window.  *bounded* may name the sources that end; with False windows wait for
     the watermark.
 
-    Processing time is *start* at the first checkpoint, and *interval* more at every other; by
-    default the pipeline's own, or a minute.  The Spark session is *spark*, else the active one,
-    else one that is started once in a process.
+    Processing time is *start* in the first epoch, and *interval* more in every other; by default
+    the pipeline's own, or a minute.  An epoch that a restore repeats has the time that it had.  The
+    Spark session is *spark*, else the active one, else one that is started once in a process.
 
     Raises:
         ConfigurationError: the rows, a parameter or the script does not fit the declaration, or the
@@ -348,13 +348,17 @@ def _own() -> SparkSession:
 
 @dataclass(slots=True)
 class Clock:
-    """Processing time, which advances only between epochs, by ``interval``."""
+    """Processing time: ``interval`` passes with each epoch, and a restore puts it back.
 
-    now: datetime
+    An epoch that is repeated has the time that it had, so a TTL drops what it dropped.
+    """
+
+    start: datetime
     interval: timedelta
+    epoch: int = 1
 
     def __call__(self) -> int:
-        return round(self.now.timestamp() * 1000)
+        return round((self.start + (self.epoch - 1) * self.interval).timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,6 +493,7 @@ class _Play:
         return self.epochs
 
     def _take(self, driver: EpochDriver, number: int, dying: Collection[str]) -> None:
+        self.clock.epoch = number
         self.local.arrive(number)
         self.attempts.dying, self.attempts.counts = dying, Counter()
         is_last = self.local.ends and number == self.local.epochs
@@ -501,7 +506,6 @@ class _Play:
                 f"no checkpoint can be taken in epoch {number}: {begun.message}"
             )
         epoch = driver.end_oldest()
-        self.clock.now += self.clock.interval
         self.checkpoints[number] = _completed(epoch, number)
         self.epochs.append(
             epoch_of(self.job, self.yields, number, epoch, dict(self.attempts.counts))
