@@ -43,9 +43,28 @@ _TYPES = {
     "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float",
     "timestamp_ltz": "timestamp", "character": "char", "dec": "decimal", "numeric": "decimal",
 }  # fmt: skip
+MAX_DIGITS = 38
+_ARGUMENTS = {  # What some types take, in words.
+    "decimal": f"it takes at most {MAX_DIGITS} digits, and how many of them are decimals",
+    **dict.fromkeys(("char", "varchar"), "it takes a length"),
+}
+_FREE = ("time", "timestamp", "timestamp_ntz", "geography", "geometry")  # Spark checks theirs.
 _DDL_TOKEN = re.compile(
     r"\s*(?:(?P<name>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<text>'[^']*')|(?P<sign>.))"
 )
+
+
+def _is_known(name: str, arguments: tuple[int, ...]) -> bool:
+    """Whether Spark has a type *name* with these *arguments*."""
+    match name, arguments:
+        case "decimal", (digits, *rest) if rest:
+            return digits <= MAX_DIGITS and len(rest) == 1 and rest[0] <= digits
+        case "decimal", (digits,):
+            return digits <= MAX_DIGITS
+        case (("char" | "varchar"), _):
+            return len(arguments) == 1
+        case _:
+            return not arguments or name in _FREE
 
 
 def type_named(name: str, arguments: tuple[int, ...]) -> ColumnType | None:
@@ -94,6 +113,11 @@ class _Reader:
                 f"gives {column!r} the type {text!r}, which Spark does not have{hint}"
             )
         column_type = ColumnType(name, self._arguments(), self._inside(name, column))
+        if not _is_known(name, column_type.arguments):
+            raise self._wrong(
+                f"gives {column!r} the type '{column_type}', which Spark does not have "
+                f"({_ARGUMENTS.get(name, 'it takes no number')})"
+            )
         self._skip_remarks(name)
         return column_type
 

@@ -30,6 +30,10 @@ def test_every_form_of_a_type_is_read() -> None:
     }
 
 
+NO_TYPE = "gives 'a' the type '{}', which Spark does not have ({})"
+DECIMAL = "it takes at most 38 digits, and how many of them are decimals"
+
+
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
@@ -42,6 +46,11 @@ def test_every_form_of_a_type_is_read() -> None:
         ("a int,", "lacks a column's name at its end"),
         ("a int, A int", "names the column 'A' twice"),
         ("a decimal(x)", "has 'x' where a number belongs"),
+        ("a array<decimal(39, 2)>", NO_TYPE.format("decimal(39,2)", DECIMAL)),
+        ("a decimal(10, 11)", NO_TYPE.format("decimal(10,11)", DECIMAL)),
+        ("a decimal(40)", NO_TYPE.format("decimal(40)", DECIMAL)),
+        ("a varchar", NO_TYPE.format("varchar", "it takes a length")),
+        ("a int(5)", NO_TYPE.format("int(5)", "it takes no number")),
         ("a array<int", "lacks '>' at its end"),
         ("a int, = b", "lacks a column's name before '='"),
     ],
