@@ -101,6 +101,7 @@ class _Called:
     signature: inspect.Signature
     hidden: frozenset[str]  # Arguments whose values may be secret.
     is_method: bool
+    made: type | None = None  # The class that is called.
 
     @property
     def parameters(self) -> list[inspect.Parameter]:
@@ -180,7 +181,7 @@ def _checking(function: F, owner: type | None) -> F:
     def checking(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the function's
         nonlocal called
         called = called or _called(function, owner)
-        by = replace(called, name=type(args[0]).__name__) if is_init else called
+        by = replace(called, name=type(args[0]).__name__, made=type(args[0])) if is_init else called
         taken = _taken(by, args, kwargs)
         return function(*taken.args, **taken.kwargs)
 
@@ -292,6 +293,7 @@ def _not_taken(
     if unknown := [name for name in kwargs if name not in names]:
         near = nearest_word(unknown[0], names)
         hint = f"did you mean {near}?" if near else f"it takes {', '.join(names) or 'nothing'}"
+        hint = _namesake(called.made) or hint
         return ConfigurationError(f"{subject} has no argument {unknown[0]!r}; {hint}")
     by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     positional = [p for p in called.parameters if p.kind not in by_name]
@@ -320,7 +322,24 @@ def _not_taken(
         and p.name not in by_place
     ]
     wanted = allowed(called.hints.get(missing[0], Any))
-    return ConfigurationError(f"{subject} lacks {missing[0]}; add {missing[0]}=..., {wanted}")
+    also = _namesake(called.made)
+    return ConfigurationError(
+        f"{subject} lacks {missing[0]}; add {missing[0]}=..., {wanted}{also and f'; or {also}'}"
+    )
+
+
+def _namesake(of: type | None) -> str:
+    """The advice to import the other class, where a source and a sink have one name."""
+    for here, names, there, others in (
+        ("declared_source", "sluice.sources", "declared_sink", "sluice.sinks"),
+        ("declared_sink", "sluice.sinks", "declared_source", "sluice.sources"),
+    ):
+        module = "" if of is None else of.__module__
+        other = sys.modules.get(module.replace(f".{here}", f".{there}"))
+        if of is not None and module.endswith(f".{here}") and hasattr(other, of.__name__):
+            kind = others.removeprefix("sluice.").removesuffix("s")
+            return f"import that of {others} for a {kind}; this is {names}.{of.__name__}"
+    return ""
 
 
 def check_argument(
@@ -366,6 +385,8 @@ def _better(
     called: _Called, parameter: inspect.Parameter, value: object, hint: object
 ) -> str | None:
     """The user's intent, as far as the signature, beside the hint, tells it."""
+    if getattr(hint, "_is_protocol", False) and (namesake := _namesake(type(value))):
+        return namesake
     if parameter.kind is parameter.VAR_KEYWORD:
         near = nearest_word(parameter.name, [p.name for p in called.parameters])
         if near and not isinstance(value, str) and not callable(value):

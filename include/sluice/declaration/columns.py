@@ -117,7 +117,7 @@ def _check_distinct(names: list[str], owner: str) -> None:
         if len(name) > 2 and name[0] == name[-1] == "`":
             raise ConfigurationError(
                 f"{owner} has a column {name!r}; a name that stands alone has no backticks: write "
-                f"{name[1:-1]!r}"
+                f"{name[1:-1].replace('``', '`')!r}"
             )
         other = seen.setdefault(name.lower(), name)
         if other != name:

@@ -237,6 +237,26 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: source().sink("out", "/folder"),
         "sink('out'): spec is '/folder' (str); use a sink, such as FilesTable()",
     ),
+    "the source of that name as a sink": (
+        lambda: source().sink("out", sources.DeltaTable("s3://lake/sales")),
+        ("sink('out'): spec is a DeltaTable; import that of sluice.sinks for a sink; this is "
+         "sluice.sources.DeltaTable"),
+    ),
+    "an argument of the sink to the source of that name": (
+        lambda: sources.DeltaTable("s3://lake/sales", create=True),  # type: ignore[call-arg]
+        ("DeltaTable('s3://lake/sales') has no argument 'create'; import that of sluice.sinks for "
+         "a sink; this is sluice.sources.DeltaTable"),
+    ),
+    "an argument of the source to the sink of that name": (
+        lambda: sinks.PostgresTable("postgresql://db/shop", "sales", offset_column="id"),  # type: ignore[call-arg]
+        ("PostgresTable('postgresql://db/shop') has no argument 'offset_column'; import that of "
+         "sluice.sources for a source; this is sluice.sinks.PostgresTable"),
+    ),
+    "a source without what its sink has not": (
+        lambda: sources.PostgresTable("postgresql://db/shop", "sales"),  # type: ignore[call-arg]
+        ("PostgresTable('postgresql://db/shop') lacks offset_column; add offset_column=..., a "
+         "text; or import that of sluice.sinks for a sink; this is sluice.sources.PostgresTable"),
+    ),
     "what cannot be called": (
         lambda: source().transform("t", "parse"),
         "transform('t'): function is 'parse' (str); use a function",

@@ -177,6 +177,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: a_stage().key_by("`unit price`"),
         "has a column '`unit price`'; a name that stands alone has no backticks",
     ),
+    "a key with a backtick, in backticks": (
+        lambda: a_stage().key_by("`a``b`"),
+        "a name that stands alone has no backticks: write 'a`b'",
+    ),
     "a mean by hand": (
         lambda: a_stage().key_by("a").aggregate("mean", m=agg.sum("n") / agg.count()),
         r"sum\('n'\) has no value where it is declared; give each aggregate a name, and compute",
