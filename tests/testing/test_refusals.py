@@ -250,3 +250,14 @@ def test_a_function_that_draws_is_refused_over_updates() -> None:
     said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
 
     assert "the function of stage 'drawn' has rand(), which answers otherwise when a row" in said
+
+
+def test_a_function_that_forgets_to_return_is_refused_by_that_name() -> None:
+    rows = visits("visits")
+    rows.transform("same", lambda rows: None).sink("out", FilesTable())  # type: ignore[arg-type, return-value]
+
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
+
+    assert said.startswith(
+        "the function of stage 'same' returns NoneType; have it return a DataFrame"
+    )

@@ -11,7 +11,7 @@ files by their folders.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import RawIOBase
 from typing import TYPE_CHECKING
 
@@ -134,6 +134,7 @@ def split_by_partition(
             f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
         )
     names = [spelt[column.lower()] for column in columns]
+    check_partition_types(table.schema, names, sink)
     folders = [_folders(table.column(name).combine_chunks(), name, sink) for name in names]
     paths = pc.binary_join_element_wise(*folders, "/").dictionary_encode()
     if limit is not None and len(paths.dictionary) > limit:
@@ -152,21 +153,30 @@ def split_by_partition(
         start = end
 
 
+def check_partition_types(schema: pa.Schema, columns: Iterable[str], sink: str) -> None:
+    """Raises ConfigurationError unless values of these *columns* can be names of folders."""
+    import pyarrow as pa
+
+    types = pa.types
+    names = {name.lower() for name in columns}
+    for field in schema:
+        dtype = field.type
+        if field.name.lower() in names and not (
+            types.is_string(dtype)
+            or types.is_large_string(dtype)
+            or types.is_integer(dtype)
+            or types.is_boolean(dtype)
+            or types.is_date32(dtype)
+        ):
+            raise ConfigurationError(
+                f"sink {sink!r} cannot partition by {field.name!r} of type {dtype}; make a column "
+                "of text, whole numbers, dates or booleans of it"
+            )
+
+
 def _folders(values: pa.Array, column: str, sink: str) -> pa.Array:
     import pyarrow as pa
 
-    types, dtype = pa.types, values.type
-    if not (
-        types.is_string(dtype)
-        or types.is_large_string(dtype)
-        or types.is_integer(dtype)
-        or types.is_boolean(dtype)
-        or types.is_date32(dtype)
-    ):
-        raise ConfigurationError(
-            f"sink {sink!r} cannot partition by {column!r} of type {dtype}; make a column of text, "
-            "whole numbers, dates or booleans of it"
-        )
     encoded = values.cast(pa.string()).dictionary_encode(null_encoding="encode")
     names = [f"{_escaped(column)}={_folder(value)}" for value in encoded.dictionary.to_pylist()]
     if too_long := [name for name in names if len(name.encode()) > MAX_NAME_BYTES]:

@@ -50,7 +50,7 @@ from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.operators.operator import Operator, require_column, require_columns, wrong_type
-from sluice.operators.sql import TYPES, NotCompiledError, compiled
+from sluice.operators.sql import TYPES, NotCompiledError, compiled, spark_type
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolutions
 from sluice.state.key_hash import can_hash
@@ -244,6 +244,12 @@ def _inner_types(dtype: pl.List | pl.Map | pl.Struct) -> list[pl.DataType]:
             return [instance_of(dtype.inner)]
 
 
+def _has_map(dtype: pl.DataType) -> bool:
+    if isinstance(dtype, pl.Map):
+        return True
+    return isinstance(dtype, pl.List | pl.Struct) and any(map(_has_map, _inner_types(dtype)))
+
+
 def _polars(column: ColumnType) -> pl.DataType | None:
     inside = [(name, _polars(of)) for name, of in column.fields]
     known = {name: of for name, of in inside if of is not None}
@@ -326,7 +332,13 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
         if isinstance(step, Filter):
             with written_on(step.line):
                 require_columns(uid, step.condition, columns, where, beside=OF_RECORDS)
-            if stream.kind != Append() and _type_of(step.condition, _known(columns)) is None:
+                of = _type_of(step.condition, _known(columns))
+                if of not in (None, pl.Boolean(), pl.Null()):
+                    raise ConfigurationError(
+                        f"stage {uid!r} has {step.condition!r} as a condition {where}, which is "
+                        f"{spark_type(of)}, not true or false; compare it with a value"
+                    )
+            if stream.kind != Append() and of is None:
                 return None  # Spark says whether it answers alike when the row is taken back.
             continue
         selected: dict[str, pl.DataType | None] = {}
@@ -363,7 +375,12 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
             require_columns(stage.uid, sql, columns, f"in its key {name!r}")
             found[name] = _type_of(sql, known)
         for key in stream.keys:
-            require_column(stage.uid, found, key, "for its key")
+            is_name = key.isidentifier()
+            hint = "" if is_name else f"; name what is computed, key_by(name={key!r})"
+            require_column(stage.uid, found, key, f"for its key{hint}")
+            if (of := found[key]) is not None and _has_map(of):
+                purpose = "for its key, as equal maps may differ; take an element"
+                raise wrong_type(stage.uid, _known(found), key, purpose)
     check_arguments(stage, columns)
     known, given = _known(found), dict(found)
     for computed in aggregate_arguments(stage.operation):

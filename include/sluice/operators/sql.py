@@ -471,6 +471,8 @@ def spark_type(dtype: pl.DataType) -> str:
             return f"struct<{','.join(fields)}>"
         case pl.Binary():
             return "binary"
+        case pl.Datetime(time_zone=None):
+            return "timestamp_ntz"
         case _:
             return next((name for name, of in _TYPES.items() if of == dtype), str(dtype))
 

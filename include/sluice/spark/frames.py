@@ -626,6 +626,11 @@ def _passing_by(
     rows = rows.withMetadata(RAW, _OF_SOURCE) if RAW in ours else rows
     must_be_known = check is not None or MALFORMED_COLUMN in ours
     result = function(marked(rows) if must_be_known else rows)
+    if not hasattr(result, "schema"):
+        raise ConfigurationError(
+            f"the function of stage {node.uid!r} returns {type(result).__name__}; have it return "
+            "a DataFrame"
+        )
     if check is not None:
         check(node.uid, result)
     _check_ours(node.uid, given, result.schema)

@@ -19,7 +19,7 @@ from sluice.declaration.changelog import Append, Upsert
 from sluice.declaration.nodes import SinkNode
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.params import Env, Param, env, param
-from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
 from sluice.declaration.places import SinkSpec
 from sluice.errors import ConfigurationError
 from sluice.job.analysis import Result, analyse, check_sink_schema
@@ -287,6 +287,42 @@ def test_a_column_that_the_json_of_a_sink_cannot_hold_is_refused(
 
     with pytest.raises(ConfigurationError, match="sink 'out' cannot write column 'm' of type map"):
         check_sink_schema(node, "facts", columns.to_frame())
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64(), pl.Datetime("us", "UTC"), pl.Binary()])
+def test_folders_of_what_is_no_name_are_refused(dtype: pl.DataType) -> None:
+    node = SinkNode(uid="out", spec=FilesTable(partition_by=("C",)), input="facts")
+    columns = pl.Schema({"id": pl.Int64(), "c": dtype})
+
+    with pytest.raises(ConfigurationError, match="sink 'out' cannot partition by 'c' of type"):
+        check_sink_schema(node, "facts", columns.to_frame())
+
+
+MAPS = "k string, n int, m map<string, int>, s struct<m: array<map<string, int>>>"
+
+
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (lambda o: o.key_by("m"), "cannot use column 'm' of type map<string,int> for its key"),
+        (lambda o: o.key_by("s"), "cannot use column 's' of type struct<m:array<map<string,int>>>"),
+        (lambda o: o.key_by("upper(k)"), "its key; name what is computed, key_by(name='upper(k)')"),
+        (lambda o: o.where("n").key_by("k"), "has 'n' as a condition in what it reads of 'rows', "),
+        (lambda o: o.where("n + 1").key_by("k"), "which is int, not true or false; compare it"),
+    ],
+)
+def test_a_key_or_a_condition_of_a_wrong_type_needs_no_spark(
+    declare: Callable[[Stream], KeyedStream], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.json").touch()
+    rows = Pipeline("p").source("rows", Files(f"{tmp_path}", format="json", schema=MAPS))
+    keyed = declare(rows).aggregate("t", n=agg.count())
+    keyed.sink("out", FilesTable(changelog=True))
+
+    with pytest.raises(ConfigurationError, match="stage 't'") as error:
+        analyse(keyed.pipeline, {}, None)
+
+    assert said in str(error.value)
 
 
 def test_a_pipeline_without_a_sink_is_refused(world: World) -> None:

@@ -79,9 +79,11 @@ class FilesTable:
 
     def check_types(self, uid: str, schema: pa.Schema) -> None:
         """See ``TypedSinkSpec``."""
+        from sluice.connectors.row_files import check_partition_types
         from sluice.connectors.staged_files import check_format_types
 
         check_format_types(self.format, schema, uid)
+        check_partition_types(schema, self.partition_by, uid)
 
     def table_of(self, params: Mapping[str, str], default: StoreLocation) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``."""
