@@ -16,6 +16,7 @@ from sluice.declaration.column_types import row_schema
 from sluice.declaration.durations import PositiveDuration, in_words
 from sluice.declaration.expressions import Step
 from sluice.declaration.keyed_functions import KeyedProcessFunction
+from sluice.declaration.keyed_states import State
 from sluice.declaration.params import Param
 from sluice.errors import ConfigurationError
 
@@ -280,6 +281,13 @@ class ProcessKeyed:
                 "instance of a class that derives from that, or declare process() for a function "
                 "of Polars frames"
             )
+        for name, state in vars(function).items():
+            if isinstance(state, State) and not state.name:
+                kind, owner = type(state).__name__, type(function).__name__
+                raise ConfigurationError(
+                    f"{owner} sets the {kind} {name!r} on self, where no checkpoint keeps it; "
+                    f"declare it in the class: {name} = {kind}(...)"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

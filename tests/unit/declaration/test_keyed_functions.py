@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.pipeline import KeyedStream, Pipeline
 from sluice.errors import ConfigurationError
 from sluice.sources import Nexmark
@@ -41,6 +42,30 @@ def a_keyed_stream() -> KeyedStream:
 def test_what_is_no_instance_of_a_keyed_function_is_refused(function: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         a_keyed_stream().process_keyed("visits", function, result={"user": int})
+
+
+def test_a_state_that_no_checkpoint_would_keep_is_refused() -> None:
+    class Counting(Visits):
+        def __init__(self) -> None:
+            self.count = ValueState(int)
+
+    said = (
+        r"Counting sets the ValueState 'count' on self, .* in the class: count = ValueState\(...\)"
+    )
+    with pytest.raises(ConfigurationError, match=said):
+        a_keyed_stream().process_keyed("visits", Counting(), result={"user": int})
+
+
+def test_another_name_of_a_state_is_taken() -> None:
+    class Counting(Visits):
+        count = ValueState(int)
+
+        def __init__(self) -> None:
+            self.counted = self.count
+
+    keyed = a_keyed_stream().process_keyed("visits", Counting(), result={"user": int})
+
+    assert [*keyed.pipeline.stages] == ["visits"]
 
 
 @pytest.mark.parametrize(
