@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sluice.declaration.column_types import ColumnType, row_schema
@@ -71,3 +73,11 @@ def test_a_type_is_written_as_in_a_schema() -> None:
     columns = row_schema("Files('x')", text)
 
     assert ", ".join(f"{name} {of}" for name, of in columns.items()) == text
+
+
+@pytest.mark.parametrize("of", ["array<int>", "map<string,int>", "struct<x:int>"])
+def test_what_no_field_of_csv_holds_is_refused_when_the_source_is_declared(of: str) -> None:
+    said = f"the schema of Files('x.csv') has a column 'b' of type {of}, and a field of CSV holds"
+
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        Files("x.csv", format="csv", schema=f"a int, b {of}")

@@ -283,4 +283,11 @@ class Files:
             )
         if format_ in DECODED:
             owner = f"the schema of Files({self.location!r})"
-            check_source_columns([*row_schema(f"Files({self.location!r})", self.schema)], owner)
+            columns = row_schema(f"Files({self.location!r})", self.schema)
+            check_source_columns([*columns], owner)
+            nested = [name for name, of in columns.items() if of.fields]
+            if format_ == "csv" and nested:
+                raise ConfigurationError(
+                    f"{owner} has a column {nested[0]!r} of type {columns[nested[0]]}, and a field "
+                    "of CSV holds one value; declare it as string, and take it apart in a select()"
+                )

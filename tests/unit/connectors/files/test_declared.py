@@ -71,7 +71,7 @@ def test_a_declaration_of_csv_says_how_spark_reads_it(tmp_path: Path) -> None:
     files = Files(
         str(tmp_path),
         format="csv",
-        schema=DDL,
+        schema="a int, b date",
         header=True,
         delimiter=";",
         null_value="NA",
@@ -81,7 +81,7 @@ def test_a_declaration_of_csv_says_how_spark_reads_it(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(files)) == files  # noqa: S301 - our own bytes
     assert files.open({}, None).decoding == TextDecoding(
         format="csv",
-        schema=DDL,
+        schema="a int, b date",
         options={
             "sep": ";",
             "quote": '"',
