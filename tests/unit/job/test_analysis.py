@@ -290,8 +290,17 @@ def test_a_column_that_the_json_of_a_sink_cannot_hold_is_refused(
 
 
 @pytest.mark.parametrize("dtype", [pl.Float64(), pl.Datetime("us", "UTC"), pl.Binary()])
-def test_folders_of_what_is_no_name_are_refused(dtype: pl.DataType) -> None:
-    node = SinkNode(uid="out", spec=FilesTable(partition_by=("C",)), input="facts")
+@pytest.mark.parametrize(
+    "sink",
+    [
+        FilesTable(partition_by=("C",)),
+        DeltaTable("file:///facts", create=True, partition_by=("c",)),
+    ],
+)
+def test_folders_of_what_is_no_name_are_refused(
+    sink: FilesTable | DeltaTable, dtype: pl.DataType
+) -> None:
+    node = SinkNode(uid="out", spec=sink, input="facts")
     columns = pl.Schema({"id": pl.Int64(), "c": dtype})
 
     with pytest.raises(ConfigurationError, match="sink 'out' cannot partition by 'c' of type"):

@@ -12,6 +12,8 @@ from sluice.declaration.places import Dataset, check_changelog, dataset_at, para
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sluice.connectors.staged_sink import StagedSink
     from sluice.store.open import StoreLocation
 
@@ -47,6 +49,12 @@ class DeltaTable:
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.location)
+
+    def check_types(self, uid: str, schema: pa.Schema) -> None:
+        """See ``TypedSinkSpec``."""
+        from sluice.connectors.row_files import check_partition_types
+
+        check_partition_types(schema, self.partition_by, uid)
 
     def table_of(self, params: Mapping[str, str], default: StoreLocation) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``."""
