@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
 from sluice.core.answers import Ack
 from sluice.job.job import Job
+from sluice.store.memory import InMemoryStore
 from tests.operations import calls_of
 from tests.subtasks import acknowledge, take_checkpoint
 
@@ -81,6 +83,29 @@ def test_a_backlog_of_4000_files_that_wait_is_not_written_again_and_again() -> N
     few, many = (cost_among(files, max_records_per_epoch=1) for files in (1_000, 4_000))
 
     assert_same(few, Cost(many.plan, many.journal, many.metadata, few.calls))
+
+
+def test_an_epoch_opens_only_the_files_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 that wait, each open would be a request."""
+    folder = Folder(2_000)
+    job = a_files_job(folder, max_records_per_epoch=10)
+    opened = set[str]()
+    for name in ("get", "get_range"):
+        monkeypatch.setattr(InMemoryStore, name, _noting(getattr(InMemoryStore, name), opened))
+
+    plan = trigger_one(job)
+
+    taken = {piece.partition for piece in plan.source("events").slices}
+    assert len(taken) == 10
+    assert {key for key in opened if key.endswith(".log")} == taken
+
+
+def _noting(asked: Callable[..., Any], keys: set[str]) -> Callable[..., Any]:
+    def ask(store: InMemoryStore, key: str, *rest: Any) -> Any:
+        keys.add(key)
+        return asked(store, key, *rest)
+
+    return ask
 
 
 def test_the_plan_and_the_journal_of_one_record_do_not_grow_with_the_subtasks() -> None:
