@@ -314,6 +314,8 @@ def plan_lines(decision: RestoreApproval, changed: Sequence[OptionChange]) -> li
     total = size(sum(handle.size_bytes for handle in files))
     compared = "as they were written" if decision.is_compared else NOT_COMPARED
     what = f"{len(files):,} files, {total}, all of them there, {compared}"
+    if not files:
+        what = "all of it is in its _metadata, which is there"
     if decision.choice.checkpoint_id is None:
         what = "no checkpoint was completed yet"
     said = {
