@@ -328,7 +328,7 @@ class Visitor:
         name = getattr(call, "__name__", "its function")
         where = f"stage {self._uid!r}" + ("" if key is None else f", key {key}")
         try:
-            for row in call(*args, **kwargs) or ():
+            for row in _rows_of(call(*args, **kwargs), name):
                 self._rows.append(row_values(row, self._result, f"what {name}() yields"))
         except CheckpointDeclined:
             raise
@@ -338,6 +338,14 @@ class Visitor:
             raise StageFailed(
                 f"{where}: {name}() raised {type(error).__name__}: {error}"
             ) from error
+
+
+def _rows_of(returned: Iterable[Row] | None, name: str) -> Iterable[Row]:
+    if isinstance(returned, Mapping):
+        raise ConfigurationError(
+            f"{name}() returns {returned!r}, one row; yield it, or return a list of rows"
+        )
+    return returned or ()
 
 
 class KeyTimers:

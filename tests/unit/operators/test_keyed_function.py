@@ -286,6 +286,15 @@ def test_what_is_yielded_is_checked_by_name(row: Any, message: str) -> None:
         played.epoch(a_row())
 
 
+def test_a_row_that_is_returned_is_no_list_of_rows() -> None:
+    class Returns(KeyedProcessFunction):
+        def process(self, row: Row, context: Context) -> Any:
+            return {"result": "one"}
+
+    with pytest.raises(ConfigurationError, match=r"process\(\) returns .*'one'.*, one row; yield"):
+        Played(Returns()).results(a_row())
+
+
 def test_rows_are_taken_when_they_are_yielded() -> None:
     class Reuses(KeyedProcessFunction):
         def process(self, row: Row, context: Context) -> Iterable[Row]:
