@@ -312,10 +312,10 @@ def plan_lines(decision: RestoreApproval, changed: Sequence[OptionChange]) -> li
     """The effects of a restore, a line each; *changed* are the options that it changes."""
     files = [*dict.fromkeys(decision.files)]
     total = size(sum(handle.size_bytes for handle in files))
-    compared = "as they were written" if decision.is_compared else NOT_COMPARED
-    what = f"{len(files):,} files, {total}, all of them there, {compared}"
+    where = f"{len(files):,} files, {total}, all of them there"
     if not files:
-        what = "all of it is in its _metadata, which is there"
+        where = "all of it is in its _metadata"
+    what = f"{where}, {'as written' if decision.is_compared else NOT_COMPARED}"
     if decision.choice.checkpoint_id is None:
         what = "no checkpoint was completed yet"
     said = {
