@@ -160,7 +160,8 @@ def current_rows(
     if texts and (of.whole_before or "insert" in is_of):  # An insert replaces no row.
         new = "" if of.whole_before else f"{is_of['insert']} AND "
         cases += [(f"{new}{after[name]} = '{of.unlogged}'", NOT_LOGGED) for name in texts]
-    failing = " ".join(f"WHEN {when} THEN raise_error('{why}')" for when, why in cases)
+    said = [(when, why.replace("'", "\\'")) for when, why in cases]
+    failing = " ".join(f"WHEN {when} THEN raise_error('{why}')" for when, why in said)
     columns = dict(after) | key | order
     columns[DELETED] = f"CASE {failing} ELSE {is_of.get('delete', 'false')} END"
     images = {name: f"{BEFORE}{name}" for name in of.columns} if of.whole_before else {}
