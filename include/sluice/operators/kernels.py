@@ -798,7 +798,8 @@ def _percentile(values: pl.Expr, fraction: float) -> pl.Expr:
     share = place - below
     # Not low + share * (high - low), which makes NaN of two infinities.
     between = low * (1 - share) + high * share
-    return _or_null(values, pl.when(share == 0).then(low).otherwise(between))
+    # Of equal values the sum may differ from them in its last bit.
+    return _or_null(values, pl.when((share == 0) | (low == high)).then(low).otherwise(between))
 
 
 def _numbers(values: pl.Expr) -> pl.Expr:

@@ -181,7 +181,7 @@ def percentile(numbers: Sequence[float], fraction: float) -> float | None:
     place = (len(numbers) - 1) * fraction
     low, high = (sorted(numbers)[index] for index in (floor(place), ceil(place)))
     share = place - floor(place)
-    return low * (1 - share) + high * share
+    return low if low == high else low * (1 - share) + high * share
 
 
 def at(ms: float) -> datetime:

@@ -63,6 +63,27 @@ def test_the_order_of_zeros_decides_nothing(aggregate: Aggregate) -> None:
     assert "-" not in found.pop()
 
 
+@pytest.mark.parametrize("window", [None, Session(SECOND)])
+@pytest.mark.parametrize(
+    ("value", "count", "fraction"), [(0.1, 3, 0.1), (19.99, 8, 0.99), (1.7e308, 3, 0.1)]
+)
+def test_a_percentile_of_equal_values_is_that_value(
+    value: float, count: int, fraction: float, window: Window | None
+) -> None:
+    """As Spark's is, which interpolates between different values only."""
+    schema = FLOATS if window is None else pl.Schema({**FLOATS, "at": pl.Datetime("us", "UTC")})
+    aggregate = agg.percentile("value", fraction)
+    subtask = one_aggregate(aggregate, schema)
+    if window is not None:
+        windowed = WindowAggregate(window=window, aggregates={"result": aggregate})
+        subtask = Subtask(build_operator(a_stage(windowed, keys=["id"]), [schema]), [schema])
+    row = (1, value) if window is None else (1, value, at(0))
+
+    outcome = subtask.play([[row] * count], time=EpochTime(watermark_ms=MAX_WATERMARK))
+
+    assert outcome.output["result"].to_list() == [value]
+
+
 @pytest.mark.parametrize("window", [None, Tumbling(SECOND), Session(SECOND)])
 @pytest.mark.parametrize("order", [[[-0.0, 0.0], [-0.0]], [[0.0, -0.0], [0.0]], [[-0.0], [-0.0]]])
 def test_a_key_of_zero_has_no_sign(order: list[list[float]], window: Window | None) -> None:
