@@ -242,7 +242,8 @@ def barriers_of(events: Mapping[Any, Iterable[Any]]) -> Barriers:
     for event in (event for group in events.values() for event in group):
         extra = event.extra or {}
         payload = extra.get("payload")
-        given = extra.get("barriers") or (payload or {}).get("barriers", {})
+        own = payload if isinstance(payload, Mapping) else {}  # A trigger yields whatever it likes.
+        given = extra.get("barriers") or own.get("barriers", {})
         try:
             for source, ends in given.items():
                 cut = found.setdefault(source, {})

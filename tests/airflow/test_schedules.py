@@ -211,10 +211,16 @@ def test_an_asset_event_decides_the_barrier(root: str, spark: StandInSpark, wrap
     assert result["records"] == 300
 
 
-def test_an_event_without_a_barrier_leaves_an_induced_source_where_it_stands(root: str) -> None:
-    """It is a request all the same, so there is a checkpoint, of no records."""
+@pytest.mark.parametrize("extra", [{"rows": 3}, {"payload": True}, {"payload": "a message"}])
+def test_an_event_without_a_barrier_leaves_an_induced_source_where_it_stands(
+    root: str, extra: dict[str, object]
+) -> None:
+    """It is a request all the same, so there is a checkpoint, of no records.
+
+    A watcher's payload is whatever its trigger yields: True of Airflow's ``FileDeleteTrigger``.
+    """
     task = TriggerOperator(task_id="trigger", pipeline=an_induced_pipeline())
-    context = a_context(run_type="asset_triggered", events=an_event(rows=3))
+    context = a_context(run_type="asset_triggered", events=an_event(**extra))
 
     result = task.execute(context)
 
