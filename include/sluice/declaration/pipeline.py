@@ -696,11 +696,12 @@ class Stream:
         is looked up when it comes; if rows replace earlier ones, the stage remembers the rows that
         it sent, and takes back those.
         """
-        node = self.pipeline.sources.get(table.producer)
+        node = table.pipeline.sources.get(table.producer)
         if node is None or not node.is_table:
             raise ConfigurationError(
                 f"lookup {uid!r} needs a table source; declare {table.producer!r} with table=True"
             )
+        _check_pipeline(f"lookup {uid!r}", self, table)
         if keep == "unmatched" and add:
             raise ConfigurationError(
                 f"lookup {uid!r} keeps the rows that the table has not, so it cannot add "
@@ -726,6 +727,7 @@ class Stream:
         """All rows of this stream and of *others*, which have the same columns."""
         streams = (self, *others)
         for other in others:
+            _check_pipeline(f"union {uid!r}", self, other)
             if other.time_column != self.time_column:
                 lost = self.lost_time if self.time_column is None else other.lost_time
                 fix = "give them one name, behind a stage with event_time('column')"
@@ -1367,14 +1369,19 @@ def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else columns
 
 
+def _check_pipeline(owner: str, one: Stream, other: Stream) -> None:
+    """Raises ConfigurationError unless both streams that *owner* reads are of one pipeline."""
+    if other.pipeline is not one.pipeline:
+        raise ConfigurationError(
+            f"{owner} reads streams of two pipelines, {one.pipeline.uid!r} and "
+            f"{other.pipeline.uid!r}; declare both in one"
+        )
+
+
 def _check_side(stage: StageNode, first: KeyedStream, side: KeyedStream) -> None:
     """Raises ConfigurationError unless *side* fits the *first* input of *stage*."""
     uid, stream = stage.uid, side.stream
-    if stream.pipeline is not first.stream.pipeline:
-        raise ConfigurationError(
-            f"stage {uid!r} joins streams of two pipelines, {first.stream.pipeline.uid!r} and "
-            f"{stream.pipeline.uid!r}; declare both in one"
-        )
+    _check_pipeline(f"stage {uid!r}", first.stream, stream)
     if len(side.keys) != len(first.keys):
         raise ConfigurationError(
             f"stage {uid!r} joins {len(first.keys)} key columns with {len(side.keys)}; "
@@ -1421,11 +1428,7 @@ def _check_broadcast(
             f"stage {uid!r}: {name} is a KeyedBroadcastProcessFunction; say which stream it sees "
             "whole: process_keyed(..., broadcast=stream)"
         )
-    if broadcast.pipeline is not first.stream.pipeline:
-        raise ConfigurationError(
-            f"stage {uid!r} reads streams of two pipelines, {first.stream.pipeline.uid!r} and "
-            f"{broadcast.pipeline.uid!r}; declare both in one"
-        )
+    _check_pipeline(f"stage {uid!r}", first.stream, broadcast)
     if broadcast.producer not in broadcast.pipeline.stages:
         raise ConfigurationError(
             f"stage {uid!r} broadcasts the source {broadcast.producer!r} itself; put a stage "

@@ -67,6 +67,13 @@ def looked_up(**how: object) -> Stream:
     return stream.lookup("known", names, on="a", **how)  # type: ignore[arg-type]
 
 
+def a_table_of_another_pipeline() -> None:
+    """Which is called as one of its own, and would be taken for that."""
+    tables = [Pipeline(uid).source("names", Files("/names"), table=True) for uid in ("a", "b")]
+    rows = tables[0].pipeline.source("rows", Nexmark())
+    rows.lookup("known", tables[1], on="a", add=("b",))
+
+
 def a_join_with(*, bounded: bool) -> Stream:
     events = a_stream()
     names = events.pipeline.source("names", Files("/names", bounded=bounded))
@@ -207,13 +214,19 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: (one := a_stage()).select("a").union("all", one),
         r"event time, None and 'at'; select\('a'\) of 'parse' leaves out 'at'; select it, too$",
     ),
+    "a union of two pipelines": (
+        lambda: a_stage().union("all", a_stage()), "union 'all' reads streams of two pipelines"
+    ),
+    "a table of another pipeline": (
+        a_table_of_another_pipeline, "lookup 'known' reads streams of two pipelines, 'a' and 'b'"
+    ),
     "a join of unequal keys": (
         lambda: (one := a_stage()).key_by("a").join("both", one.key_by("a", "b")),
         "stage 'both' joins 1 key columns with 2",
     ),
     "a join of two pipelines": (
         lambda: a_stage().key_by("a").join("both", a_stage().key_by("a")),
-        "stage 'both' joins streams of two pipelines",
+        "stage 'both' reads streams of two pipelines",
     ),
     "an interval that ends before it begins": (
         lambda: (one := a_stage()).key_by("a").interval_join(
