@@ -2,10 +2,11 @@
 
 The digest is of syntax trees, so comments, blanks and docstrings play no part, nor does what the
 function is called, or where it stands.  It reaches what the function reads of its own project:
-functions, classes, and values of its module or of the function around it.  What can be filled as it
-runs (a dict of a module that serves as a cache) counts as it is written.  Libraries play no part,
-nor does a file that a function opens.  Functions of one digest are the same; of those of two nobody
-knows whether they mean the same: their author says so by a version.
+functions, classes, and values of its module or of the function around it, and what a decorator
+wraps, such as Spark's ``udf``.  What can be filled as it runs (a dict of a module that serves as a
+cache) counts as it is written, wherever that is.  Libraries play no part, nor does what a function
+imports, or opens, as it runs.  Functions of one digest are the same; of those of two nobody knows
+whether they mean the same: their author says so by a version.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import hashlib
 import linecache
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache, partial
+from importlib.util import resolve_name
 from pathlib import Path
 from re import Pattern
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -39,6 +41,7 @@ _OWN = str(Path(__file__).parents[1])
 CHECKS_ONLY = {"sluice": "checks only"}
 
 _Node = TypeVar("_Node", bound=ast.AST)
+_Assignment: TypeAlias = ast.Assign | ast.AnnAssign | ast.AugAssign
 _Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
@@ -63,6 +66,7 @@ class _Reading:
     package: str  # The project's, which may be installed among the libraries.
     whole: object  # The object whose function it is.
     seen: set[int] = field(default_factory=set[int])
+    written: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     def pieces(self, value: object) -> Iterator[str]:
         """Texts that are equal where *value* is."""
@@ -79,6 +83,8 @@ class _Reading:
                 yield from self.pieces(one)
         elif isinstance(value, tuple | list):
             for one in value:
+                if isinstance(one, tuple | list):
+                    yield f"{len(one)} in one"
                 yield from self.pieces(one)
         elif isinstance(value, set | frozenset):
             yield from sorted("\0".join(self.pieces(one)) for one in value)
@@ -97,6 +103,7 @@ class _Reading:
             yield from self._of_class(value)
         else:
             yield from self.pieces(type(value))
+            yield from self._of_wrapped(value)
             # What other objects hold may change as they are used: a cache, a client, a counter.
             if value is self.whole:
                 yield from self.pieces(getattr(value, "__dict__", {}))
@@ -113,7 +120,18 @@ class _Reading:
             around = dict(zip(code.co_freevars, map(_content, cells), strict=True))
             file = _File(code.co_filename, function.__globals__)
             yield from self._of_node(name, file.node_of(code), file, around)
-            yield from self.pieces((function.__defaults__, function.__kwdefaults__))
+            yield from self.pieces(function.__defaults__)
+            yield from self.pieces(function.__kwdefaults__)
+        yield from self._of_wrapped(function)
+
+    def _of_wrapped(self, value: object) -> Iterator[str]:
+        """The function of the project that *value* wraps, which may be a library's object."""
+        wrapped = getattr(value, "__wrapped__", None)
+        if isinstance(wrapped, FunctionType) and self._is_read(wrapped):
+            yield from self.pieces(wrapped)
+        elif callable(wrapped) and id(wrapped) not in self.seen:
+            self.seen.add(id(wrapped))
+            yield from self._of_wrapped(wrapped)
 
     def _of_class(self, cls: type) -> Iterator[str]:
         if not self._is_read(cls):
@@ -136,15 +154,34 @@ class _Reading:
             return
         text, names = _text_and_names(node)
         yield text
+        yield from self._of_names(node, names, file, around)
+
+    def _of_names(
+        self, node: ast.AST, names: Iterable[str], file: _File, around: Mapping[str, object]
+    ) -> Iterator[str]:
         for name in names:
             value = around.get(name, file.names.get(name))
             if isinstance(value, ModuleType):
                 yield from self._of_module(node, name, value)
             elif name not in around and isinstance(value, dict | list | set):
-                yield f"{name} {file.assigned(name)}"
+                yield from self._as_written(name, file)
             elif name in around or name in file.names:
                 yield name
                 yield from self.pieces(value)
+
+    def _as_written(self, name: str, file: _File) -> Iterator[str]:
+        """The statements of a *file*'s module that assign *name*, and what they read."""
+        statements = file.assigned(name)
+        yield f"{name} {'; '.join(map(ast.unparse, statements))}"
+        if (file.path, name) in self.written:
+            return
+        self.written.add((file.path, name))
+        for value in (statement.value for statement in statements):
+            if value is not None:
+                yield from self._of_names(value, _names(value), file, {})
+        module, there = file.imported(name)
+        if not statements and module is not None and self._is_of_project(module):
+            yield from self._as_written(there, _File(module.__file__ or "", vars(module)))
 
     def _of_module(self, node: ast.AST, name: str, module: ModuleType) -> Iterator[str]:
         """The objects of a *module* of the project, which *node* calls *name*, that it reads."""
@@ -154,20 +191,25 @@ class _Reading:
             one.attr
             for one in ast.walk(node)
             if isinstance(one, ast.Attribute)
-            and isinstance(one.value, ast.Name)
-            and one.value.id == name
+            and isinstance(one.value, ast.Name | ast.Attribute)
+            and ast.unparse(one.value) == name
         }
         file = _File(module.__file__ or "", vars(module))
         for attribute in sorted(read):
             value = file.names.get(attribute)
             yield f"{name}.{attribute}"
-            if isinstance(value, dict | list | set):
-                yield file.assigned(attribute)
+            if isinstance(value, ModuleType):
+                yield from self._of_module(node, f"{name}.{attribute}", value)
+            elif isinstance(value, dict | list | set):
+                yield from self._as_written(attribute, file)
             else:
                 yield from self.pieces(value)
 
     def _is_read(self, value: FunctionType | type) -> bool:
-        module = sys.modules.get(value.__module__)
+        home = value.__module__
+        if isinstance(value, FunctionType):  # One of a library may be called as what it wraps.
+            home = str(value.__globals__.get("__name__"))
+        module = sys.modules.get(home)
         if module is not None:
             return self._is_of_project(module)
         return isinstance(value, FunctionType) and _is_elsewhere(value.__code__.co_filename)
@@ -215,9 +257,23 @@ class _File:
     def scopes(self) -> Mapping[str, _Scope]:
         return _scopes(self.path, self._text)
 
-    def assigned(self, name: str) -> str:
-        """The statements of the module that assign *name*, as they are written."""
-        return "; ".join(_assignments(self.path, self._text).get(name, ()))
+    def assigned(self, name: str) -> tuple[_Assignment, ...]:
+        """The statements of the module that assign *name*."""
+        return _assignments(self.path, self._text).get(name, ())
+
+    def imported(self, name: str) -> tuple[ModuleType | None, str]:
+        """The module from which this one has *name*, if one is loaded, and its name there."""
+        for node in ast.walk(_parsed(self.path, self._text)):
+            match node:
+                case ast.ImportFrom(module=module, names=names, level=level):
+                    found = [one.name for one in names if (one.asname or one.name) in (name, "*")]
+                    package = str(self.names.get("__package__") or "")
+                    home = resolve_name("." * level + (module or ""), package) if found else ""
+                    if home and hasattr(sys.modules.get(home), name if "*" in found else found[0]):
+                        return sys.modules[home], name if "*" in found else found[0]
+                case _:
+                    pass
+        return None, name
 
     def node_of(self, code: CodeType) -> _Scope | None:
         """The tree of a function's code, found by where it stands."""
@@ -234,20 +290,39 @@ class _File:
 
 
 @lru_cache(maxsize=256)
-def _assignments(file: str, text: str) -> Mapping[str, tuple[str, ...]]:
+def _assignments(file: str, text: str) -> Mapping[str, tuple[_Assignment, ...]]:
     """By name the statements of a module that assign it."""
-    found: dict[str, tuple[str, ...]] = {}
-    for node in _parsed(file, text).body:
+    found: dict[str, tuple[_Assignment, ...]] = {}
+    waiting: list[ast.AST] = [_parsed(file, text)]
+    while waiting:
+        node = waiting.pop()
         match node:
             case ast.Assign(targets=targets):
-                names = [one.id for one in targets if isinstance(one, ast.Name)]
-            case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
-                names = [name]
+                names = [name for target in targets for name in _changed_in(target)]
+            case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+                names = [*_changed_in(target)]
+            case ast.expr() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                continue
             case _:
-                names = []
+                waiting += reversed([*ast.iter_child_nodes(node)])
+                continue
         for name in names:
-            found[name] = (*found.get(name, ()), ast.unparse(node))
+            found[name] = (*found.get(name, ()), node)
     return found
+
+
+def _changed_in(target: ast.expr) -> Iterator[str]:
+    """The names that an assignment to *target* binds, or changes a part of."""
+    match target:
+        case ast.Name(id=name):
+            yield name
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            for part in parts:
+                yield from _changed_in(part)
+        case ast.Subscript(value=of) | ast.Starred(value=of):
+            yield from _changed_in(of)
+        case _:
+            pass
 
 
 def _parsed(file: str, text: str) -> ast.Module:
@@ -298,8 +373,11 @@ def _text_and_names(node: _Scope) -> tuple[str, tuple[str, ...]]:
     tree = _without_docstrings(node)
     if not isinstance(tree, ast.Lambda):
         tree.name = ""
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-    return ast.unparse(tree), tuple(sorted(names))
+    return ast.unparse(tree), _names(node)
+
+
+def _names(node: ast.AST) -> tuple[str, ...]:
+    return tuple(sorted({one.id for one in ast.walk(node) if isinstance(one, ast.Name)}))
 
 
 def _without_docstrings(node: _Node) -> _Node:

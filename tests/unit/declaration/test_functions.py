@@ -77,6 +77,37 @@ def remember(rows):
 """
 
 
+OF_OTHERS = """
+import functools
+from pyspark.sql.connect.functions import udf
+from pyspark.sql.types import LongType
+import project.rates
+from project.rates import EUR as OTHERS
+from project.more import *
+
+BASE = 10
+LIMITS = {"a": BASE}
+PAIRS = ((1, 2), (3,))
+FILLED, COUNT = {}, 1
+FILLED["first"] = 5
+if COUNT:
+    CHOSEN = ["a"]
+
+@udf(LongType())
+def cleaned(value):
+    return value + 1
+
+@functools.cache
+def known(value):
+    return value + 2
+
+def parse(rows):
+    read = LIMITS, PAIRS, FILLED, CHOSEN, OTHERS, LISTED, project.rates.USD, project.rates.NAMED
+    return rows.select(cleaned("a"), known(1)), read
+"""
+RATES = "EUR = {'of': 1}\nUSD = 2\nNAMED = {'of': USD}\n"
+
+
 @pytest.fixture(name="load")
 def loading(tmp_path: Path) -> Iterator[Any]:
     loaded: list[str] = []
@@ -138,6 +169,34 @@ def test_functions_beside_it_play_a_part(old: str, new: str, load: Any) -> None:
     load(BESIDE.replace(old, new), "beside")
 
     assert function_digest(load(FUNCTION).parse) != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("BASE = 10", "BASE = 20"),  # Which a dict reads.
+        ("((1, 2), (3,))", "((1,), (2, 3))"),
+        ("= 5", "= 6"),
+        ('["a"]', '["b"]'),
+        ("value + 1", "value - 1"),  # Within an object of Spark's,
+        ("value + 2", "value - 2"),  # and of Python's.
+        ("{'of': 1}", "{'of': 9}"),  # Of another module, by a name of its own,
+        ("USD = 2", "USD = 3"),  # by the module's,
+        ("[7]", "[8]"),  # by all of its names.
+    ],
+)
+def test_what_it_reads_through_others_plays_a_part(old: str, new: str, load: Any) -> None:
+    def digest(*texts: str) -> str:
+        for text, name in zip(texts, ("project", "project.rates", "project.more"), strict=False):
+            module = load(text, name)
+            if "." in name:
+                setattr(sys.modules["project"], name.rpartition(".")[2], module)
+        return function_digest(load(texts[-1]).parse)
+
+    texts = ("", RATES, "LISTED = [7]\n", OF_OTHERS)
+
+    assert digest(*texts) == digest(*texts)
+    assert digest(*texts) != digest(*(text.replace(old, new) for text in texts))
 
 
 def test_another_function_of_the_file_does_not(load: Any) -> None:
