@@ -106,3 +106,13 @@ def test_tables_without_a_column_in_common_are_refused(sluice: Sluice, tmp_path:
     answer = sluice("compare", tmp_path / "a.parquet", tmp_path / "b.parquet")
 
     assert "the tables have no column in common: a and b" in answer.error
+
+
+def test_no_column_is_taken_for_one_of_the_comparison(sluice: Sluice, tmp_path: Path) -> None:
+    rows = pl.DataFrame({"id": [1], "at": [1], "at_right": [2], "_copies": [3]})
+    for name in ("a", "b"):
+        rows.write_parquet(tmp_path / f"{name}.parquet")
+
+    answer = sluice("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--key", "id")
+
+    assert (answer.code, answer.out) == (0, "the tables are equal: 1 rows\n")

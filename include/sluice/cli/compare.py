@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DIFFERENT = 2  # The exit code; 1 is that of a mistake.
 MOST_SHOWN = 5
-_RIGHT, _COPIES = "_right", "_copies"
+_RIGHT, _COPIES = "\0right", "\0copies"  # Which no column is called.
 
 
 def compare_tables(
