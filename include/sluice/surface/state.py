@@ -14,7 +14,7 @@ import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -348,6 +348,15 @@ def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[str, ...]:
     return names
 
 
+def _moment(at: datetime, *, is_instant: bool) -> datetime:
+    """*at* as a column has it: of instants in UTC, whatever zone it was named in."""
+    if at.tzinfo is None:
+        return at
+    if not is_instant:
+        raise ValueError("it names an instant, and the column has none")
+    return at.astimezone(UTC)
+
+
 def key_value(name: str, text: str, kind: pl.DataType) -> Any:  # noqa: ANN401 - whatever it holds
     """The value of a column of this type that JSON shows as *text*.
 
@@ -365,7 +374,7 @@ def key_value(name: str, text: str, kind: pl.DataType) -> Any:  # noqa: ANN401 -
             case pl.Boolean():
                 return {"true": True, "false": False}[text]
             case pl.Datetime():
-                return datetime.fromisoformat(text)
+                return _moment(datetime.fromisoformat(text), is_instant=kind.time_zone is not None)
             case pl.Date():
                 return date.fromisoformat(text)
             case pl.Duration():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, timedelta, timezone
+
 import msgspec
+import polars as pl
 import pytest
 
 from harness.jobs import a_running_job
@@ -14,7 +17,7 @@ from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.surface.key_lookup import look_up_key
-from sluice.surface.state import open_state
+from sluice.surface.state import key_value, open_state, wanted_keys
 from tests.unit.surface.epochs import COUNTING, a_counting_job, play
 
 SUMS, HIGHEST = "sums", "highest"
@@ -59,6 +62,24 @@ def test_a_key_is_looked_up_in_every_stage_that_keeps_it() -> None:
         [version] = table.versions
         assert [*version.rows] == frame.filter(bid_auction=one).to_dicts()
     assert msgspec.json.encode(found)
+
+
+def test_an_instant_is_found_whatever_zone_it_is_named_in() -> None:
+    job = a_job_of_two_stages("date_time")
+    play(job, 1)
+    table = open_state(job, "latest", SUMS)
+    rows, schema = table.frame(), table.schema()
+    at = rows["date_time"].item(0)
+    assert at.tzinfo is not None
+
+    for zone in (UTC, timezone(timedelta(hours=2))):
+        [one, _] = look_up_key(job, [f"date_time={at.astimezone(zone).isoformat()}"]).tables
+        assert [row["date_time"] for row in one.versions[0].rows] == [at]
+        wanted = wanted_keys((f"date_time={at.astimezone(zone).isoformat()}",), schema)
+        assert rows.filter(wanted)["date_time"].to_list() == [at]
+
+    with pytest.raises(ConfigurationError, match="is no Datetime"):
+        key_value("at", at.isoformat(), pl.Datetime("us"))
 
 
 def test_the_history_of_a_key_goes_back_to_before_it_was_there() -> None:
