@@ -36,6 +36,7 @@ from sluice.errors import FencedError
 from sluice.job.clock import JobClock
 from sluice.job.job import open_job
 from sluice.protocol.keys import PipelinePaths
+from sluice.protocol.records import decode_plan
 from sluice.store.checkpoints import Answers, AnswerStore
 from sluice.store.journal import Journal, jittered_pause
 from sluice.store.object_store import ObjectStore, machine_clock_ms
@@ -132,7 +133,9 @@ class StageWatch:
         )
 
     def _judge(self, pending: PendingCheckpoint, answers: Answers) -> StageProgress:
-        task = next(task for task in pending.tasks if task.uid == self._stage)
+        task = next((task for task in pending.tasks if task.uid == self._stage), None)
+        if task is None:
+            return self._without_part(pending)
         attempt = pending.attempt_of(self._stage)
         declined = sorted(
             subtask
@@ -160,6 +163,16 @@ class StageWatch:
             return Acknowledged("overtaken: its input stays in flight")
         count = task.parallelism
         return Outstanding("its subtask runs" if count == 1 else f"its {count} subtasks run")
+
+    def _without_part(self, pending: PendingCheckpoint) -> StageProgress:
+        key = self._journal.paths.plan(pending.checkpoint_id)
+        plan = self._store.get(key)
+        if plan is not None and self._stage in decode_plan(plan, key).finished:
+            return Acknowledged("it has finished: its sources ended at an earlier checkpoint")
+        return Lost(
+            f"checkpoint {pending.checkpoint_id} was triggered before stage {self._stage!r} was "
+            "declared, or its plan is gone"
+        )
 
     def _overtake(self, pending: PendingCheckpoint) -> bool:
         """Have the coordinator overtake the stage after the aligned timeout; whether it did."""

@@ -57,6 +57,8 @@ class StageOperator(CheckpointOperator):
         self.stage = stage
 
     def act(self, job: Job, context: Context) -> TaskSummary:
+        from sluice.job.answers import plan_of
+
         cause = run_cause(context["ti"])
         state = job.state()
         pending = pending_of(state, cause)
@@ -66,12 +68,16 @@ class StageOperator(CheckpointOperator):
                 raise FencedError(f"no checkpoint of {cause} is pending any more")
             log.info("completed already, with this stage chained to another: nothing runs again")
             return {"checkpoint_id": completed.checkpoint_id, "stage_ms": 0}
+        takes_part = any(task.uid == self.stage for task in pending.tasks)
+        if not takes_part and self.stage in plan_of(job, pending.checkpoint_id).finished:
+            log.info("finished: its sources ended at an earlier checkpoint, so nothing runs")
+            return {"checkpoint_id": pending.checkpoint_id, "stage_ms": 0}
         attempt = pending.attempt_of(self.stage)
         is_retried = context["ti"].try_number > 1
         # It may have run chained to another stage, in the Spark job of that one.  Its acks tell, so
         # neither a session nor an application is needed to find out.
         may_be_chained = bool(self.pipeline.upstream_of(self.stage))
-        if (is_retried or may_be_chained) and self._is_done(job, pending, attempt):
+        if (is_retried or may_be_chained) and self.has_answered(job, pending, attempt):
             log.info("acknowledged already: nothing runs again")
             return {"checkpoint_id": pending.checkpoint_id, "attempt": attempt, "stage_ms": 0}
         if is_retried and not self.goes_on(job, pending, attempt):
@@ -107,17 +113,11 @@ class StageOperator(CheckpointOperator):
         """Whether the attempt of the previous try still runs, and a retry can continue it."""
         return False
 
-    def _is_done(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
-        """Whether the stage has fully acknowledged, and must not run again.
-
-        Stages behind it may have read its output, and would have to run again, too, which Airflow
-        does not know.
-        """
-        takes_part = any(task.uid == self.stage for task in pending.tasks)
-        return takes_part and self.has_answered(job, pending, attempt)
-
     def has_answered(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
-        """Whether the stage's subtasks have acknowledged as *attempt*: they do so at once."""
+        """Whether the stage's subtasks have acknowledged as *attempt*: they do so at once.  Then it
+        must not run again: stages behind it may have read its output, and would have to, too, which
+        Airflow does not know.
+        """
         answers = job.answers.observe(pending.checkpoint_id, pending.token)
         return (self.stage, attempt) in answers.answered
 

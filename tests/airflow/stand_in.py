@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from harness.jobs import answer_with
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.answers import Ack, Decline
+from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.declaration import aggregates as agg
@@ -61,12 +64,42 @@ def a_pending_checkpoint(root: str, **checkpointing: Any) -> Job:
     return job
 
 
-def acknowledge(job: Job, checkpoint_id: int, stage: str, *, attempt: int = 1) -> None:
+def a_pipeline_of_two_ends() -> Pipeline:
+    """Two bounded sources, of which the one ends with the first checkpoint, each with a stage."""
+    pipeline = Pipeline("demo", Checkpointing(max_records_per_epoch=100))
+    for name, events in (("short", 10), ("long", 5_000)):
+        source = pipeline.source(name, Nexmark(events=events))
+        counts = source.key_by("auction").aggregate(f"of_{name}", n=agg.count())
+        counts.sink(f"{name}_counts", FilesTable(upsert_key=("auction",)))
+    return pipeline
+
+
+def a_job_with_a_finished_stage(root: str) -> Job:
+    """Its checkpoint 2, of the run ``CAUSE``, is pending, and goes on without ``of_short``."""
+    job = a_job(root, a_pipeline_of_two_ends())
+    submit(job, configure(job.pipeline, {}))
+    assert isinstance(trigger(job), Triggered)
+    acknowledge(job, 1, "of_short", watermark_ms=MAX_WATERMARK)
+    acknowledge(job, 1, "of_long")
+    finalize(job, CheckpointId(1))
+    commit(job, CheckpointId(1))
+    assert isinstance(trigger(job, cause=CAUSE), Triggered)
+    return job
+
+
+def acknowledge(
+    job: Job, checkpoint_id: int, stage: str, *, attempt: int = 1, watermark_ms: int = 0
+) -> None:
     """Answer as the driver of a stage whose two subtasks found nothing."""
     plan = job.plan(CheckpointId(checkpoint_id))
     assert plan is not None
     acks = [
-        Ack(checkpoint_id=plan.checkpoint_id, subtask=subtask, attempt=attempt, watermark_ms=0)
+        Ack(
+            checkpoint_id=plan.checkpoint_id,
+            subtask=subtask,
+            attempt=attempt,
+            watermark_ms=watermark_ms,
+        )
         for subtask in plan.task(stage).subtasks
     ]
     answer_with(job, plan, acks)

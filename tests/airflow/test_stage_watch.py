@@ -17,7 +17,17 @@ from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from sluice_airflow.polls import POLLS_PER_JOURNAL_READ, Acknowledged, Lost, Outstanding, StageWatch
-from tests.airflow.stand_in import CAUSE, a_job, a_pending_checkpoint, acknowledge, decline
+from sluice_airflow.stage import SnapshotOperator
+from tests.airflow.acts import a_context
+from tests.airflow.stand_in import (
+    CAUSE,
+    StandInSpark,
+    a_job,
+    a_job_with_a_finished_stage,
+    a_pending_checkpoint,
+    acknowledge,
+    decline,
+)
 
 
 def a_watch(job: Job, stage: str = "bids") -> StageWatch:
@@ -164,3 +174,30 @@ def test_a_stage_that_is_behind_is_overtaken_when_its_time_to_align_has_passed(r
         f"{root}/patient", unaligned=True, aligned_checkpoint_timeout=long
     )
     assert isinstance(a_watch(patient, "by_auction").poll(), Outstanding)
+
+
+def test_a_checkpoint_goes_on_without_a_stage_that_has_finished(
+    root: str, spark: StandInSpark
+) -> None:
+    """Its tasks are in the DAG all the same."""
+    job = a_job_with_a_finished_stage(root)
+    task = SnapshotOperator(task_id="snapshot", pipeline=job.pipeline, stage="of_short")
+
+    progress = a_watch(job, "of_short").poll()
+    summary = task.execute(a_context())
+
+    assert isinstance(progress, Acknowledged)
+    assert "it has finished" in progress.progress
+    assert summary == {"checkpoint_id": 2, "stage_ms": 0}
+    assert spark.ran == []
+    acknowledge(job, 2, "of_long")
+    assert finalize(job, CheckpointId(2)).checkpoint_id == 2
+
+
+def test_a_stage_that_was_declared_since_is_lost(root: str) -> None:
+    job = a_pending_checkpoint(root)
+
+    progress = a_watch(job, "new").poll()
+
+    assert isinstance(progress, Lost)
+    assert "was triggered before stage 'new' was declared" in progress.reason
