@@ -174,16 +174,18 @@ class TriggerOperator(CheckpointOperator):
     ) -> Triggered | NotTriggered:
         """Repeat the request until the request decider starts or drops it.
 
-        A retry continues the queued request of the first try; a rejected run that a person clears
-        makes a new one.
+        A task that gave its slot back, or is retried, continues the run's queued request; a
+        rejected run that a person clears makes a new one.
 
         Raises:
             AirflowRescheduleException: it is still queued; the task repeats it later.
         """
         from sluice.coordinator.trigger import Queued, trigger
 
-        was_rejected = job.state().rejection(cause) is not None
-        request_id = f"{cause} {job.now_ms()}" if was_rejected else cause
+        state, try_number = job.state(), context["ti"].try_number
+        request_id = next((own.request_id for own in state.queue if own.cause == cause), cause)
+        if try_number > 1 and state.rejection(request_id) is not None:
+            request_id = f"{cause} {try_number}"  # The same when the task comes back.
         give_back_at = time.monotonic() + WAIT_IN_SLOT_S
         noted = ""
         while True:

@@ -25,11 +25,12 @@ from sluice.store.object_store import ObjectStore
 from sluice_airflow.acts import AbortOperator, RestartOperator, abort_on_failure
 from sluice_airflow.compat import (
     AirflowFailException,
+    AirflowRescheduleException,
     AirflowSkipException,
     DagRunTriggerException,
 )
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
-from sluice_airflow.trigger_task import TriggerOperator
+from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from tests.airflow.acts import (
     PIPELINE,
     a_checkpoint,
@@ -138,6 +139,55 @@ def test_a_run_that_was_rejected_and_is_cleared_asks_anew(
     again = trigger(run_id="run-2", try_number=2)
 
     assert again == {"checkpoint_id": 2, "records": 1_000, "parent": None, "type": "CHECKPOINT"}
+
+
+def test_a_cleared_run_goes_on_with_its_own_request_when_it_has_waited_for_long(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request of it would find its savepoint's name taken, by itself."""
+    job = a_job(root)
+    trigger(run_id="run-1")
+
+    def ask(try_number: int) -> Any:
+        return execute(
+            TriggerSavepointOperator,
+            run_id="run-2",
+            try_number=try_number,
+            params={"name": "mine", "stop": "none"},
+        )
+
+    def meanwhile(_: float) -> None:
+        stop(job, JobStatus.CANCELED)
+        submit(job, configure(job.pipeline, {}))
+        trigger(run_id="run-3")
+
+    replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=meanwhile)
+    with pytest.raises(AirflowFailException, match="CHECKPOINT_COORDINATOR_SUSPEND"):
+        ask(1)
+    monkeypatch.setattr("sluice_airflow.trigger_task.WAIT_IN_SLOT_S", 0.0)
+    for _ in range(2):  # Airflow counts no further try.
+        with pytest.raises(AirflowRescheduleException):
+            ask(2)
+        assert [queued.savepoint_name for queued in job.state().queue] == ["mine"]
+    complete("run-3")
+
+    assert ask(2)["type"] == "SAVEPOINT"
+    assert job.state().queue == ()
+
+
+def test_a_request_that_is_rejected_while_its_task_gave_its_slot_back_skips_the_run(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_job(root)
+    trigger(run_id="run-1")
+    monkeypatch.setattr("sluice_airflow.trigger_task.WAIT_IN_SLOT_S", 0.0)
+    with pytest.raises(AirflowRescheduleException):
+        trigger(run_id="run-2")
+    stop(job, JobStatus.CANCELED)
+    submit(job, configure(job.pipeline, {}))
+
+    with pytest.raises(AirflowSkipException, match="CHECKPOINT_COORDINATOR_SUSPEND"):
+        trigger(run_id="run-2")
 
 
 def test_a_concurrent_checkpoint_is_finalized_after_the_one_it_continues(
