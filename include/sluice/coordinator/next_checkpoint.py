@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sluice.coordinator.planning import has_rows_in_flight, is_full, starting_sources
+from sluice.coordinator.planning import work_without_records
 from sluice.core.configuration import JobStatus
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
@@ -152,14 +152,9 @@ def rest_before_event_ms(state: CoordinatorState, interval_ms: int, now_ms: int)
 def _work_after_barrier(job: Job, head: Head) -> _WorkAfterBarrier:
     state = head.state
     lineage = lineage_of_tip(job, state)
-    owes = "rows are in flight" if has_rows_in_flight(job, lineage) else ""
-    if starting := starting_sources(job, state, lineage):
-        owes = f"{', '.join(starting)} begins with what comes from now on"
-    if is_full(state):
-        owes = "the first checkpoint after a restore shares no files"
     return _WorkAfterBarrier(
         seq=head.seq,
-        owes=owes,
+        owes=work_without_records(job, state, lineage),
         sources={
             node.uid: (
                 open_source(job, node.uid, state.configuration.params),

@@ -26,7 +26,7 @@ from sluice.core.position import Position, with_layers
 from sluice.core.requests import records_of_next_epoch
 from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
-from sluice.core.transitions import adoption, columns_begun, with_past
+from sluice.core.transitions import Fingerprint, adoption, columns_begun, with_past
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.places import Barrier, Source, takes_rows_back
 from sluice.errors import BEGIN_ANEW, ConfigurationError, SourceUnreadable, of_pipeline
@@ -100,17 +100,16 @@ def make_plan(
     finishes = state.configuration.checkpoints_after_tasks_finish
     declared = fingerprints(job.pipeline, state.configuration.params)
     begun = () if state.pending else state.consent.within(declared).begun
-    parent = lineage.metadata if isinstance(lineage, CompletedParent) else None
-    recomputed = frozenset() if parent is None else recomputed_since(parent, declared)
-    adopts = any(
-        adoption(uid, lineage.fingerprint(uid), declared.get(uid))
-        for uid in (*job.pipeline.stages, *job.pipeline.sinks)
-    )
+    recomputed = _recomputed(lineage, declared)
     anew = (*begun, *recomputed)
-    rewrites = bool(recomputed or adopts) or any(
-        columns_begun(begun, uid)
-        or shorter_ttl_ms(lineage.fingerprint(uid), declared.get(uid)) is not None
-        for uid in job.pipeline.stages
+    rewrites = (
+        bool(recomputed)
+        or _adopts(job, lineage, declared)
+        or any(
+            columns_begun(begun, uid)
+            or shorter_ttl_ms(lineage.fingerprint(uid), declared.get(uid)) is not None
+            for uid in job.pipeline.stages
+        )
     )
     if full or request.is_canonical or rewrites or not finishes:
         running, finished = tuple(job.pipeline.stages), ()
@@ -143,21 +142,39 @@ def make_plan(
         savepoint_token="" if request.savepoint_name is None else new_token(),
         journal_seq=head.seq,
     )
-    has_work = (
-        drains
-        or full
-        or recomputed
-        or adopts
-        or has_rows_in_flight(job, lineage)
-        or starting_sources(job, state, lineage)
-    )
-    is_idle = plan.records == 0 and not has_work
-    if request.is_periodic and is_idle:
+    has_work = bool(plan.records) or drains or full
+    if request.is_periodic and not (has_work or work_without_records(job, state, lineage)):
         return NothingToDo(message="no new records since the last checkpoint")
     return plan
 
 
-def starting_sources(job: Job, state: CoordinatorState, lineage: Lineage) -> tuple[str, ...]:
+def work_without_records(job: Job, state: CoordinatorState, lineage: Lineage) -> str:
+    """Why the next epoch has work though there are no new records; empty if it has none."""
+    if is_full(state):
+        return "the first checkpoint after a restore shares no files"
+    if starting := _starting_sources(job, state, lineage):
+        return f"{', '.join(starting)} begins with what comes from now on"
+    if _has_rows_in_flight(job, lineage):
+        return "rows are in flight"
+    declared = fingerprints(job.pipeline, state.configuration.params)
+    if _recomputed(lineage, declared) or _adopts(job, lineage, declared):
+        return "the declaration changed, and what is kept has to follow it"
+    return ""
+
+
+def _recomputed(lineage: Lineage, declared: Mapping[str, Fingerprint]) -> frozenset[str]:
+    parent = lineage.metadata if isinstance(lineage, CompletedParent) else None
+    return frozenset() if parent is None else recomputed_since(parent, declared)
+
+
+def _adopts(job: Job, lineage: Lineage, declared: Mapping[str, Fingerprint]) -> bool:
+    return any(
+        adoption(uid, lineage.fingerprint(uid), declared.get(uid))
+        for uid in (*job.pipeline.stages, *job.pipeline.sinks)
+    )
+
+
+def _starting_sources(job: Job, state: CoordinatorState, lineage: Lineage) -> tuple[str, ...]:
     """The sources that start at the end of their input, and have no position yet.
 
     A checkpoint keeps that end though it reads nothing; else the next would start at a later one.
@@ -506,7 +523,7 @@ def _starts_lineage(state: CoordinatorState, lineage: Lineage) -> bool:
     return before is None or state.origin is not None or before.generation != state.generation
 
 
-def has_rows_in_flight(job: Job, lineage: Lineage) -> bool:
+def _has_rows_in_flight(job: Job, lineage: Lineage) -> bool:
     """Whether rows are in flight: then an epoch without new records has work to do."""
     return isinstance(lineage, CompletedParent) and any(
         stage.in_flight_segments

@@ -96,6 +96,31 @@ def test_where_a_source_begins_at_the_end_is_kept_though_nothing_is_read(tmp_pat
     assert second == Due(message="new records in sales", next_id=CheckpointId(2))
 
 
+def a_pipeline_of_the_longest(folder: Path, n: int) -> Pipeline:
+    pipeline = Pipeline("auctions")
+    lines = pipeline.source("lines", Files(str(folder), bounded=False))
+    lines.key_by("line").top_n("best", n, by="line").sink("results", FilesTable(changelog=True))
+    return pipeline
+
+
+def test_what_is_kept_follows_a_declaration_that_changed_though_nothing_is_read(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a").write_text("one\n")
+    before = a_running_job(a_pipeline_of_the_longest(tmp_path, n=3))
+    take_checkpoint(before)
+    job = open_job(a_pipeline_of_the_longest(tmp_path, n=2), before.location)
+    restore(job, Latest())
+
+    changed = an_outlook(job, interval_ms=0).poll()
+    take_checkpoint(job)
+    idle = an_outlook(job, interval_ms=0).poll()
+
+    said = "the declaration changed, and what is kept has to follow it"
+    assert changed == Due(message=said, next_id=CheckpointId(2))
+    assert idle == Waiting(message="waiting for records in lines")
+
+
 def test_a_tick_has_one_checkpoint_and_passes_where_there_is_nothing_to_do(tmp_path: Path) -> None:
     clock, ticks = ManualClock(), [0]
     pipeline = a_pipeline_of_files(tmp_path)
