@@ -26,8 +26,6 @@ from sluice.operators.sql import NotCompiledError, compiled, filtered
 from sluice.spark.tasks import StageRun
 from sluice.state.segments import to_frame
 
-_PLACE = "_place"
-
 
 @dataclass(frozen=True, slots=True)
 class PrunedInput:
@@ -64,7 +62,8 @@ def pruned_slices(
         return PrunedInput(tuple(slices))
     rows = to_frame(values)
     schema = rows.schema
-    rows = rows.with_columns(pl.Series(_PLACE, range(len(partitions)), pl.Int64()))
+    number = "".join((*schema, "_"))  # No column has that name, whatever those of folders are.
+    rows = rows.with_columns(pl.Series(number, range(len(partitions)), pl.Int64()))
     for condition in _filters(steps):
         for part in _parts(parsed(condition)):
             try:
@@ -73,7 +72,7 @@ def pruned_slices(
                     rows = filtered(rows, holds)
             except (NotCompiledError, ConfigurationError):
                 continue
-    kept = {partitions[place] for place in rows[_PLACE]}
+    kept = {partitions[place] for place in rows[number]}
     return PrunedInput(
         tuple(piece for piece in slices if piece.partition in kept),
         tuple(piece for piece in slices if piece.partition not in kept),

@@ -56,3 +56,15 @@ def test_only_filters_that_stand_directly_behind_the_source_count() -> None:
 
     assert kept(Filter("hour > 1"), Filter("hour < 3"), behind, Filter("hour > 9")) == "b"
     assert kept(behind, Filter("hour = 1")) == "abc"
+
+
+def test_a_folder_may_be_called_as_a_column_that_only_stages_may_not_have() -> None:
+    files = ["_place=2/a", "_place=1/b", "_place=0/c"]
+    folders = FolderColumns.inferred(files, "here")
+    slices = [Slice(partition=f, start=0, end=1, first_record=0, records=1) for f in files]
+
+    found = pruned_slices(
+        slices, [Filter("_place = 2")], lambda files: folders.table(files, "here")
+    )
+
+    assert [piece.partition for piece in found.kept] == ["_place=2/a"]
