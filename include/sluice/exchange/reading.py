@@ -168,7 +168,7 @@ class StreamRows:
         cache = SegmentCache(self.location)
         schema = pa.ipc.read_schema(pa.py_buffer(self.written))
         for handle in self.shares[share]:
-            rows = cache.open(handle).cast(schema)
+            rows = in_columns(cache.open(handle), schema, self.stage)
             if self.steps:
                 rows = to_table(self.behind(to_frame(rows)))
             # A name with a dot is a column's; what is read by paths has none.
@@ -177,6 +177,30 @@ class StreamRows:
             ]
             for batch in rows.select(list(dict.fromkeys(whole))).to_batches():
                 yield "", batch
+
+
+def in_columns(rows: pa.Table, schema: pa.Schema, stage: str) -> pa.Table:
+    """*rows* of the stream of *stage* in the columns that it has now.
+
+    Rows that have waited in flight may lack columns that were added since, or have others.
+
+    Raises:
+        ConfigurationError: they lack some and have others, or the two are not both weighed.
+    """
+    there = {name.lower(): name for name in rows.column_names}
+    now = {name.lower(): name for name in schema.names}
+    lacks, others = now.keys() - there.keys(), there.keys() - now.keys()
+    if (lacks and others) or WEIGHT in lacks | others:
+        raise ConfigurationError(
+            f"rows of {stage!r} have waited in flight with the columns "
+            f"{', '.join(rows.column_names)}, and it yields {', '.join(schema.names)} now: which "
+            "of them was renamed, they do not say; yield the former ones until they are read"
+        )
+    columns = [
+        pa.nulls(rows.num_rows, field.type) if name in lacks else rows.column(there[name])
+        for name, field in zip(now, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from sluice.declaration.results import Replace
 from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions_in
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.exchange.output import StageOutput
-from sluice.exchange.reading import SOURCE, CarriedClock
+from sluice.exchange.reading import SOURCE, CarriedClock, in_columns
 from sluice.exchange.refusals import RefusedError
 from sluice.exchange.workspace import SubtaskSpec, Workspace
 from sluice.operators.aggregate import GROUPS
@@ -589,10 +589,11 @@ class BroadcastRows:
             return pl.DataFrame()
         schema = pa.ipc.read_schema(pa.py_buffer(spec.broadcast_schema))
         self._work.cache.prefetch(spec.broadcast)
-        tables = [self._work.cache.open(segment).cast(schema) for segment in spec.broadcast]
-        rows = to_frame(pa.concat_tables([schema.empty_table(), *tables]))
         given = spec.stage.broadcast
         assert given is not None
+        opened = map(self._work.cache.open, spec.broadcast)
+        tables = [in_columns(table, schema, given.producer) for table in opened]
+        rows = to_frame(pa.concat_tables([schema.empty_table(), *tables]))
         return behind(given.steps, rows, given.producer)
 
     def _state(self, table: str, changes: Changes | None = None) -> KeyedState:

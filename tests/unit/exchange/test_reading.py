@@ -37,7 +37,8 @@ from sluice.exchange.reading import (
 )
 from sluice.operators.aggregate import Computed
 from sluice.operators.operator import EpochTime
-from sluice.state.segments import HASH, to_table
+from sluice.protocol.records import checksum
+from sluice.state.segments import HASH, encode_segment, to_frame, to_table
 from sluice.store.open import StoreLocation
 
 CUT = SourceCut(
@@ -275,3 +276,34 @@ def test_a_source_that_does_not_say_which_rows_are_malformed_is_refused() -> Non
 
     with pytest.raises(ConfigurationError, match="rows of p lack the column '_malformed'"):
         list(rows.read(0, ["n"]))
+
+
+def a_segment(rows: pl.DataFrame) -> SegmentHandle:
+    body = encode_segment(to_table(rows))
+    return SegmentHandle(
+        key="", size_bytes=len(body), rows=rows.height, checksum=checksum(body), inline=body
+    )
+
+
+def rows_in_flight(written: pl.DataFrame, now: pl.DataFrame) -> pl.DataFrame:
+    schema = to_table(now).schema
+    segments = (a_segment(written), a_segment(now))
+    stream = StreamRows(PLACE, (segments,), schema.serialize().to_pybytes(), "before")
+    batches = [batch for _, batch in stream.read(0, schema.names)]
+    return to_frame(pa.Table.from_batches(batches, schema=schema))
+
+
+def test_rows_that_waited_in_flight_have_the_columns_of_their_stream_as_it_is_now() -> None:
+    more = rows_in_flight(pl.DataFrame({"a": [1]}), pl.DataFrame({"a": [2], "b": ["x"]}))
+    fewer = rows_in_flight(pl.DataFrame({"b": ["x"], "a": [1]}), pl.DataFrame({"A": [2]}))
+
+    assert more.rows() == [(1, None), (2, "x")]
+    assert (fewer.columns, fewer.rows()) == (["A"], [(1,), (2,)])
+
+
+@pytest.mark.parametrize(("before", "now"), [("a", "b"), ("a", "a, _weight"), ("a, _weight", "a")])
+def test_rows_in_flight_of_which_a_column_may_be_another_are_refused(before: str, now: str) -> None:
+    written, read = (pl.DataFrame({key: [1] for key in of.split(", ")}) for of in (before, now))
+
+    with pytest.raises(ConfigurationError, match=f"with the columns {before}, and it yields {now}"):
+        rows_in_flight(written, read)
