@@ -11,6 +11,7 @@ import pytest
 from sluice.coordinator.restore import restore
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
+from sluice.declaration.results import Replace
 from sluice.errors import ConfigurationError
 from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.exchange.reading import SourceRows
@@ -106,6 +107,26 @@ def test_malformed_rows_go_to_their_side_output(job: FolderJob, tmp_path: Path) 
         "much",
         "b",
     )
+
+
+def test_a_malformed_row_needs_no_text_of_its_own(job: FolderJob, tmp_path: Path) -> None:
+    names = names_of_the_page()
+    del names["COLUMNS"]["_raw"]
+    insert(tmp_path / "db", [*GOOD, (4, "b", "much")])
+    code = job.pipeline.spark(
+        "code",
+        lambda rows: rows.groupBy("name").agg({"price": "sum"}).toDF("name", "n"),
+        reads={"rows": job.pipeline.source("events", names["Rows"](str(tmp_path / "db")))},
+        schema="name string, n bigint",
+        result=Replace("name"),
+    )
+    code.sink("out", UPSERTS)
+
+    job.epoch()
+
+    assert totals(job) == [("a", 8), ("b", 4)]
+    (bad,) = open_side_table(job.job, "code.malformed").read().to_pylist()
+    assert (bad["record_number"], bad["reason"]) == (4, "price is no number")
 
 
 def declare_lookup(job: FolderJob, path: Path) -> None:

@@ -214,9 +214,8 @@ def answered(
     for rows in inputs:
         if MALFORMED_COLUMN in rows.columns:
             malformed = rows.where(f"{MALFORMED_COLUMN} IS NOT NULL")
-            answer = answer.unionByName(
-                malformed.select(SOURCE, MALFORMED_COLUMN, RAW), allowMissingColumns=True
-            )
+            ours = [name for name in (SOURCE, MALFORMED_COLUMN, RAW) if name in rows.columns]
+            answer = answer.unionByName(malformed.select(*ours), allowMissingColumns=True)
     return answer
 
 
