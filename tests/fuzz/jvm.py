@@ -187,7 +187,9 @@ def look_up(_: str, lookup: Lookup, rows: Frame, table: Frame) -> Frame:
         "all": f"SELECT r.*{added} FROM rows r LEFT JOIN {right} t ON {on}",
     }
     text, sql = texts[lookup.keep], rows.session.sql
-    if lookup.keep == "matched" and MALFORMED_COLUMN in rows.columns:
+    if MALFORMED_COLUMN in rows.columns:
+        good = f"(FROM rows WHERE {MALFORMED_COLUMN} IS NULL)"
+        text = text.replace("FROM rows r", f"FROM {good} r")
         text = f"{text} UNION ALL BY NAME FROM rows WHERE {MALFORMED_COLUMN} IS NOT NULL"
 
     def joined(part: pa.Table) -> pa.Table:

@@ -102,6 +102,29 @@ def test_malformed_lines_are_reported_by_a_lookup_that_keeps_what_matches(
     assert side["line"].to_pylist() == ['{"city": ']
 
 
+@pytest.mark.parametrize("keep", ["matched", "unmatched", "all"])
+def test_a_malformed_line_is_reported_once_whatever_its_values_would_find(
+    job: FolderJob, tmp_path: Path, keep: str
+) -> None:
+    (tmp_path / "cities.csv").write_text("City,country\nRome,IT\nRome,VA\n")
+    cities = Files(str(tmp_path / "cities.csv"), format="csv", header=True, schema=OF_CSV)
+    bad, *good = '{"city": "Rome", "n": "two"}', '{"city": "Rome"}', '{"city": "Oslo"}'
+    (job.files / "1.json").write_text("\n".join((bad, *good, "")))
+    lines = Files(str(job.files), format="json", schema="city string, n int", bounded=False)
+    table = job.pipeline.source("cities", cities, table=True)
+    add = ("country",) if keep != "unmatched" else ()
+    people = job.pipeline.source("people", lines)
+    located = people.lookup("located", table, on="city", add=add, keep=keep)  # type: ignore[arg-type]
+    located.sink("out", FilesTable())
+
+    job.epoch()
+
+    found = {"matched": ["Rome", "Rome"], "unmatched": ["Oslo"], "all": ["Oslo", "Rome", "Rome"]}
+    assert sorted(job.table("out")["city"]) == found[keep]
+    side = open_side_table(job.job, "located.malformed").read()
+    assert side["line"].to_pylist() == [bad]
+
+
 def test_a_table_of_text_has_lines(job: FolderJob, tmp_path: Path) -> None:
     (tmp_path / "cities.txt").write_text("Rome\nOslo\n")
 

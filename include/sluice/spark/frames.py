@@ -675,13 +675,19 @@ def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> Dat
     types, of_table = polars_schema(rows), polars_schema(wanted)
     for column in lookup.on:
         check_looked_up(uid, column, types.get(column), lookup.table, of_table.get(column))
-    if lookup.keep == "matched" and MALFORMED_COLUMN in rows.columns:
-        # A malformed row matches nothing, and is still to be reported.
-        found = wanted if lookup.add else wanted.distinct()
-        mark = max((*rows.columns, *columns), key=len) + "_"  # No other column has that name.
-        found = found.withColumn(mark, F.lit(True))  # noqa: FBT003 - a value
-        joined = rows.join(F.broadcast(found), on=list(lookup.on), how="left")
-        return joined.where(f"{quoted(mark)} OR {MALFORMED_COLUMN} IS NOT NULL").drop(mark)
-    matched = "inner" if lookup.add else "left_semi"
+    keys, matched = [*lookup.on], "inner" if lookup.add else "left_semi"
     how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
-    return rows.join(F.broadcast(wanted), on=list(lookup.on), how=how)
+    if MALFORMED_COLUMN not in rows.columns:
+        return rows.join(F.broadcast(wanted), on=keys, how=how)
+    # A malformed row, of which some values may be known, matches nothing, and is reported once.
+    good = "_" * (1 + max(map(len, (*rows.columns, *columns))))  # No other column has that name.
+    found, true = f"{good}_", F.lit(True)  # noqa: FBT003 - a value
+    rows = rows.withColumn(good, F.expr(f"{MALFORMED_COLUMN} IS NULL"))
+    wanted = wanted.withColumn(good, true)
+    if lookup.keep == "matched":
+        wanted = (wanted if lookup.add else wanted.distinct()).withColumn(found, true)
+        how = "left"
+    joined = rows.join(F.broadcast(wanted), on=[*keys, good], how=how)
+    if lookup.keep == "matched":
+        joined = joined.where(f"{quoted(found)} OR NOT {quoted(good)}")
+    return joined.drop(good, found)
