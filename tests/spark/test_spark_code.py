@@ -348,6 +348,28 @@ def test_a_view_is_that_of_the_call_beside_other_stages_with_one_of_that_name(
     assert job.table("odd_out").rows() == [(1, 1)]
 
 
+def test_a_view_of_a_transform_is_that_of_the_call_beside_other_stages(job: FolderJob) -> None:
+    came = [Event(), Event()]
+
+    def seen(number: int, rows: DataFrame) -> DataFrame:
+        rows.createOrReplaceTempView("rows")
+        came[number].set()
+        came[1 - number].wait(1)  # Or the other one is not called yet.
+        return rows.sparkSession.table("rows")
+
+    rows = job.rows()
+    for number, name in enumerate(("even", "odd")):
+        odd_or_even = rows.where(f"k % 2 = {number}")
+        stage = odd_or_even.transform(name, partial(seen, number), version="1")
+        stage.select("k", "v").sink(f"{name}_out", FilesTable())
+    job.write("1.parquet", rows_of((1, 1), (2, 2)))
+
+    job.epoch()
+
+    assert job.table("even_out").rows() == [(2, 2)]
+    assert job.table("odd_out").rows() == [(1, 1)]
+
+
 def test_how_rows_are_computed_is_not_the_functions_to_say(
     job: FolderJob, spark: SparkSession
 ) -> None:

@@ -10,6 +10,7 @@ be read, and ``_raw``, its text; ``_weight``, -1 for a row that is taken back.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -69,6 +70,8 @@ CORRUPT = "_corrupt"
 MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 BLANKS = " \t"
 _SHOWN_LETTERS = 100  # Of a value; its line is beside it.
+# A call at a time: stages run beside each other in a session, whose views are those of them all.
+CALLING = threading.RLock()
 T = TypeVar("T")
 
 
@@ -570,7 +573,8 @@ def transformed(
     match node.operation:
         case Transform(function=function, arguments=arguments):
             resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
-            result = _passing_by(node, rows, partial(function, **resolved), check)
+            with CALLING:
+                result = _passing_by(node, rows, partial(function, **resolved), check)
         case Lookup() as lookup:
             assert table is not None
             result = _look_up(node.uid, lookup, rows, table)

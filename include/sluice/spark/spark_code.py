@@ -10,7 +10,6 @@ Malformed rows of the inputs pass the function by, to the side output.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from sluice.operators.changes import COPIES, OURS, repeated
 from sluice.operators.operator import WEIGHT
 from sluice.operators.ranking import ROWS
 from sluice.spark.frames import (
+    CALLING,
     RESERVED,
     added_up,
     for_spark,
@@ -202,7 +202,7 @@ def answered(
     if code.takes_previous:
         kept = {name: one.rows.alias(call) for name, one in results.items() if one.node.is_stateful}
         given[PREVIOUS] = kept[_ONE] if is_one else kept
-    with _CALLING:
+    with CALLING:
         found: object = code.function(**given)
         _check_settings(node, next(iter(results.values())).empty.sparkSession)
     for rows in found.values() if isinstance(found, Mapping) else [found]:
@@ -219,8 +219,6 @@ def answered(
     return answer
 
 
-# A call at a time: stages run beside each other in a session, whose views are those of them all.
-_CALLING = threading.RLock()
 _GIVEN = "given_in_"  # The alias of what a function is given begins so; its call is behind it.
 
 
@@ -270,7 +268,7 @@ def views_of_its_call(run: StageRun) -> AbstractContextManager[object]:
     Without a server the name of a view is resolved in the call, and other calls need not wait.
     """
     is_resolved_late = isinstance(run.node.operation, SparkCode) and is_remote(run.spark)
-    return _CALLING if is_resolved_late else nullcontext()
+    return CALLING if is_resolved_late else nullcontext()
 
 
 def without_reading(node: StageNode) -> StageNode:
