@@ -168,7 +168,7 @@ class StreamRows:
         cache = SegmentCache(self.location)
         schema = pa.ipc.read_schema(pa.py_buffer(self.written))
         for handle in self.shares[share]:
-            rows = in_columns(cache.open(handle), schema, self.stage)
+            rows = in_columns_of(cache.open(handle), schema, self.stage)
             if self.steps:
                 rows = to_table(self.behind(to_frame(rows)))
             # A name with a dot is a column's; what is read by paths has none.
@@ -179,7 +179,7 @@ class StreamRows:
                 yield "", batch
 
 
-def in_columns(rows: pa.Table, schema: pa.Schema, stage: str) -> pa.Table:
+def in_columns_of(rows: pa.Table, schema: pa.Schema, stage: str) -> pa.Table:
     """*rows* of the stream of *stage* in the columns that it has now.
 
     Rows that have waited in flight may lack columns that were added since, or have others.

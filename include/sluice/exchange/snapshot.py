@@ -35,7 +35,7 @@ from sluice.declaration.results import Replace
 from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions_in
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.exchange.output import StageOutput
-from sluice.exchange.reading import SOURCE, CarriedClock, in_columns
+from sluice.exchange.reading import SOURCE, CarriedClock, in_columns_of
 from sluice.exchange.refusals import RefusedError
 from sluice.exchange.workspace import SubtaskSpec, Workspace
 from sluice.operators.aggregate import GROUPS
@@ -592,7 +592,7 @@ class BroadcastRows:
         given = spec.stage.broadcast
         assert given is not None
         opened = map(self._work.cache.open, spec.broadcast)
-        tables = [in_columns(table, schema, given.producer) for table in opened]
+        tables = [in_columns_of(table, schema, given.producer) for table in opened]
         rows = to_frame(pa.concat_tables([schema.empty_table(), *tables]))
         return behind(given.steps, rows, given.producer)
 
