@@ -175,6 +175,9 @@ def _written_literal(literal: Literal) -> str:
         text = value if isinstance(value, str) else value.hex()
         quoted = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
         return quoted if of.name == "string" else f"{of.name.upper()} {quoted}"
+    kind, _, unit = of.name.partition(" ")
+    if kind == "interval":
+        return f"INTERVAL {value} {unit.upper()}"
     is_whole = of.name == "decimal" and "." not in str(value)
     return f"{value}{'BD' if is_whole else _SUFFIXES.get(of.name, '')}"
 

@@ -8,7 +8,8 @@ import pytest
 
 from sluice.declaration.column_types import ColumnType
 from sluice.declaration.sql import parsed
-from sluice.declaration.sql_tree import LITERAL, Call, Column, Literal
+from sluice.declaration.sql_functions import FUNCTIONS
+from sluice.declaration.sql_tree import LITERAL, Call, Column, Literal, spelled
 from tests.sql_keywords import KEYWORDS
 
 
@@ -39,6 +40,7 @@ from tests.sql_keywords import KEYWORDS
         (r"'\%\_'", r"\%\_", "string"),
         (r"r'\n'", r"\n", "string"),
         ("INTERVAL '2' DAYS", 2, "interval day"),
+        ("INTERVAL -3 MONTH", -3, "interval month"),
     ],
 )
 def test_a_literal_has_the_value_and_the_type_that_spark_gives_it(
@@ -48,6 +50,7 @@ def test_a_literal_has_the_value_and_the_type_that_spark_gives_it(
 
     assert isinstance(tree, Literal)
     assert (tree.value, type(tree.value), str(tree.type)) == (value, type(value), of)
+    assert parsed(spelled(tree)).tree == tree, "what is shown of it, and told, has all of it"
 
 
 @pytest.mark.parametrize(
@@ -108,6 +111,8 @@ def test_two_spellings_of_one_meaning_are_equal(one: str, other: str) -> None:
         ("a = 1", "a = 1BD"),
         ("a = 1.5", "a = 1.5D"),
         ("a = 1e0", "a = 1BD"),
+        ("at + INTERVAL 7 DAYS", "at + INTERVAL 7 MONTHS"),
+        ("at + INTERVAL 7 DAYS", "at + 7"),
         ("`true`", "true"),
         ("a < b", "a <= b"),
         ("a.b", "`a.b`"),
@@ -193,6 +198,23 @@ def test_a_tree_knows_what_it_reads() -> None:
     assert sql.columns == frozenset({"a", "c", "d"})
     assert [".".join(path.parts) for path in sql.paths] == ["A.b", "c", "a.B", "d"]
     assert parsed("count(*)").columns is None
+
+
+def test_a_tree_is_read_back_from_what_is_shown_of_it() -> None:
+    """So no part of a meaning is lost in a text of it, of which fingerprints are made."""
+    listed = {
+        text
+        for signatures in FUNCTIONS.values()
+        for one in signatures
+        for texts in (one.literals or {}).values()
+        for text in texts
+    }
+    operators = ("a + {}", "{} - a", "a * -b / {}", "NOT a = {}", "f(a, {})", "a IN ({}, b)")
+
+    for text in (form.format(literal) for form in operators for literal in sorted(listed)):
+        tree = parsed(text).tree
+        assert tree is not None, text
+        assert parsed(spelled(tree)).tree == tree, (text, spelled(tree))
 
 
 def test_a_tree_is_a_value() -> None:
