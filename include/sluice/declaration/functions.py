@@ -18,18 +18,24 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from datetime import date, time, timedelta
+from datetime import UTC, date, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from functools import lru_cache, partial
 from importlib.util import resolve_name
 from pathlib import Path
 from re import Pattern
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TypeAlias, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 _DIGEST_BYTES = 6  # Of two sources of one function: they collide once in 2**48.
 _PLAIN = (str, bytes, int, float, complex, bool, Decimal, date, time, timedelta, Enum, type(None))
+# Of Python's other classes those of values that never change, and are shown whole; a path may be
+# that of where the project is installed.
+_SHOWN = (Fraction, range, slice, timezone, UUID, ZoneInfo)
 _LIBRARIES = tuple(
     path
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -75,7 +81,7 @@ class _Reading:
             value = value.__self__
         if isinstance(value, Pattern):
             yield f"pattern {value.pattern!r} {value.flags}"
-        elif isinstance(value, _PLAIN):
+        elif isinstance(value, _PLAIN) or (isinstance(value, _SHOWN) and value is not UTC):
             yield repr(value)
         elif isinstance(value, Mapping):
             for key, one in value.items():

@@ -319,6 +319,28 @@ def test_a_library_plays_no_part_and_a_function_without_source_is_its_name() -> 
     assert described_function(print, None).startswith("source ")
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("zoneinfo.ZoneInfo('Europe/Berlin')", "zoneinfo.ZoneInfo('America/New_York')"),
+        ("datetime.timezone.utc", "datetime.timezone(datetime.timedelta(hours=1))"),
+        ("range(9, 17)", "range(9, 18)"),
+        ("slice(0, 3)", "slice(0, 4)"),
+        ("uuid.UUID(int=1)", "uuid.UUID(int=2)"),
+        ("fractions.Fraction(1, 3)", "fractions.Fraction(2, 3)"),
+    ],
+)
+def test_a_value_of_pythons_own_that_never_changes_plays_a_part(
+    before: str, now: str, load: Any
+) -> None:
+    modules = "import datetime, fractions, uuid, zoneinfo\n"
+    text = modules + "VALUE = {}\ndef chosen(rows):\n    return rows, VALUE\n"
+    digests = [function_digest(load(text.replace("{}", one)).chosen) for one in (before, now)]
+
+    assert digests[0] != digests[1]
+    assert digests[0] == function_digest(load(text.replace("{}", before)).chosen)
+
+
 def test_a_name_that_is_not_bound_yet_is_none() -> None:
     def outer() -> Any:
         def inner() -> Any:
