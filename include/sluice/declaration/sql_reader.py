@@ -62,6 +62,7 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _INTEGERS = {"y": "tinyint", "s": "smallint", "l": "bigint"}
+_MOST_FLOAT = (2 - 2**-23) * 2.0**127
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[0-1][0-7]{2}|.)", re.DOTALL)
@@ -392,6 +393,8 @@ def _number(written: str, sign: int = 1) -> Literal | None:
     suffix = (found["suffix"] or "").lower()
     if suffix in {"d", "f"} or (found["power"] and not suffix):
         number = sign * float(written[: len(written) - len(suffix)])
+        if abs(number) > (_MOST_FLOAT if suffix == "f" else sys.float_info.max):
+            return None
         return Literal(number, ColumnType("float" if suffix == "f" else "double"))
     if suffix in _INTEGERS and (found["part"] or found["power"]):
         return None
