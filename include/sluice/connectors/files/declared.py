@@ -59,6 +59,13 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 _CSV: Mapping[str, str] = {"delimiter": ",", "quote": '"', "escape": '"', "null_value": ""}
+# What only some formats have: the value that says nothing, and these formats.
+_OF_FORMATS: Mapping[str, tuple[object, tuple[str, ...]]] = {
+    "schema": ("", DECODED),
+    "options": ({}, DECODED),
+    "header": (False, ("csv",)),
+    **{name: (text, ("csv",)) for name, text in _CSV.items()},
+}
 
 # Longer than a writer pauses within a file, and short enough to report a dead writer that day.
 GIVE_UP_AFTER_S = 3600
@@ -139,22 +146,7 @@ class Files:
                 f"delimiter of Files({self.location!r}) is {self.delimiter!r}; give one that is "
                 "no line break"
             )
-        fixed = {name.lower() for name in FIXED_OPTIONS}
-        if wrong := [name for name in self.options if name.lower() in fixed]:
-            raise ConfigurationError(
-                f"Files({self.location!r}) sets the option {wrong[0]!r}, which sluice decides "
-                "itself; drop it (a header is header=True, and a line is a row)"
-            )
-        if self.format in OPTIONS:
-            known = {name.lower(): name for name in OPTIONS[str(self.format)]}
-            for name in self.options:
-                if name.lower() not in known:
-                    close = get_close_matches(name.lower(), known, n=1)
-                    hint = f"did you mean {known[close[0]]!r}? " if close else ""
-                    raise ConfigurationError(
-                        f"Files({self.location!r}) sets the option {name!r}, which Spark does not "
-                        f"know for {self.format}; {hint}it has {', '.join(known.values())}"
-                    )
+        self._check_options()
         self._folders()
 
     @property
@@ -266,6 +258,31 @@ class Files:
                 )
             case _:
                 return None
+
+    def _check_options(self) -> None:
+        fixed = {name.lower() for name in FIXED_OPTIONS}
+        if wrong := [name for name in self.options if name.lower() in fixed]:
+            raise ConfigurationError(
+                f"Files({self.location!r}) sets the option {wrong[0]!r}, which sluice decides "
+                "itself; drop it (a header is header=True, and a line is a row)"
+            )
+        if self.format in OPTIONS:
+            known = {name.lower(): name for name in OPTIONS[str(self.format)]}
+            for name in self.options:
+                if name.lower() not in known:
+                    close = get_close_matches(name.lower(), known, n=1)
+                    hint = f"did you mean {known[close[0]]!r}? " if close else ""
+                    raise ConfigurationError(
+                        f"Files({self.location!r}) sets the option {name!r}, which Spark does not "
+                        f"know for {self.format}; {hint}it has {', '.join(known.values())}"
+                    )
+        for name, (nothing, formats) in _OF_FORMATS.items():
+            given, format_ = getattr(self, name), self.format
+            if not isinstance(format_, Param) and format_ not in formats and given != nothing:
+                raise ConfigurationError(
+                    f"Files({self.location!r}) has {name}={given!r}, which its format {format_!r} "
+                    f"does not use; drop it, or declare format={' or '.join(map(repr, formats))}"
+                )
 
     def _check_format(self, format_: str) -> None:
         where = (

@@ -51,6 +51,13 @@ def test_one_declaration_reads_json_or_parquet(tmp_path: Path) -> None:
             {"format": "json", "schema": "k string", "options": {"timestampFormt": "yyyy"}},
             "option 'timestampFormt', which Spark does not know for json; did you mean 'time",
         ),
+        (
+            {"format": "json", "schema": "k string", "header": True},
+            r"has header=True, which its format 'json' does not use; drop it, or .*='csv'",
+        ),
+        ({"schema": "k string"}, "has schema='k string', .* 'text' .* format='json' or 'csv'"),
+        ({"format": "avro", "delimiter": ";"}, "has delimiter=';', which its format 'avro' does"),
+        ({"format": "parquet", "options": {"locale": "de"}}, "which its format 'parquet' does not"),
         ({"format": "json"}, r"the format of Files\('/x'\) is 'json', and nothing says"),
     ],
 )
