@@ -137,6 +137,8 @@ def test_other_options_are_parameters_of_the_pipeline_as_in_a_run(
         (("rewrite", "x", "--set", "bid_auction=1"), "the function gives the key bid_auction=1"),
         (("drop", "x", "--where", "bids"), "'bids' is Int64, and has to say yes or no"),
         (("drop", "x", "--where", "nope > 1"), "'nope > 1' cannot be computed"),
+        (("drop", "x", "--where", ""), "an SQL text is empty; write one, or leave its option out"),
+        (("drop", "x", "--table", "groups", "--where", ""), "an SQL text is empty"),
         (("drop", "x", "--table", "nope"), "has no table 'nope'; it has groups"),
         (("drop", "before"), "savepoint 'before' exists"),
     ],

@@ -437,9 +437,10 @@ def drop(
     writer = _writer(job, snapshot, from_root, from_pipeline, parameters(param or [], context.args))
     if where is None and table is None:
         writer.remove(stage)
-    elif where or table:
+    else:
+        condition = "true" if where is None else where
         for name_of_table in writer.tables(stage) if table is None else (table,):
-            writer.transform(stage, dropping(where or "true"), name_of_table)
+            writer.transform(stage, dropping(condition), name_of_table)
     _print_written(job, writer.write(name, root=to_root), to_root, as_json=as_json)
 
 

@@ -556,6 +556,8 @@ def _compiled(text: str, rows: pl.DataFrame) -> Compiled:
     if what is not None:
         raise ConfigurationError(f"{text!r} has {what}, and has to be of one row by itself")
     sql = parsed(text)
+    if not text.strip():
+        raise ConfigurationError("an SQL text is empty; write one, or leave its option out")
     if sql.tree is None:
         raise ConfigurationError(f"{text!r} is no SQL of one row that is known here: {sql.unread}")
     try:
