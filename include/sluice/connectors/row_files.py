@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PARQUET = "parquet"
 HASH_HEX_DIGITS = 16  # 64 bits: schemas of one table do not collide by chance.
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 MAX_PARTITIONS = 1_000  # Per call: each is an object to write, and a line in the manifest.
 MAX_NAME_BYTES = 240  # File systems take 255 for one folder.
 # Hive's list (FileUtils.escapePathName), the special characters of URIs and globs, and those that
@@ -188,8 +188,10 @@ def _folders(values: pa.Array, column: str, sink: str) -> pa.Array:
 
 
 def _folder(value: str | None) -> str:
-    """The folder of a value; the empty text shares that of null, as in Hive."""
-    return _escaped(value) if value else _NULL
+    """The folder of a value; the empty text shares that of null, as in Hive, and no other does."""
+    if value == NULL_FOLDER:
+        return f"%5F{value[1:]}"
+    return _escaped(value) if value else NULL_FOLDER
 
 
 def _escaped(value: str) -> str:

@@ -283,17 +283,19 @@ def test_what_cannot_be_partitioned_is_refused_before_anything_is_written(
 
 
 def test_partitions_are_named_as_hive_names_them() -> None:
-    keys = stage({"a": ["x/y", None, ""], "n": [1, 2, 2]}, partition_by=("A", "n"))
+    null = "__HIVE_DEFAULT_PARTITION__"
+    keys = stage({"a": ["x/y", None, "", null], "n": [1, 2, 2, 2]}, partition_by=("A", "n"))
 
     stem = "data/00000000000000000001-a_b-00000-1-a"
     assert keys == [
         f"{stem}.parts.json",
-        f"{stem}/a=__HIVE_DEFAULT_PARTITION__/n=2/part.parquet",
+        f"{stem}/a=%5F_HIVE_DEFAULT_PARTITION__/n=2/part.parquet",
+        f"{stem}/a={null}/n=2/part.parquet",
         f"{stem}/a=x%2Fy/n=1/part.parquet",
     ]
     assert {unit_of(key) for key in keys} == {f"{stem}.parts.json"}
-    assert [staged_by(key) for key in keys] == [1, 1, 1]
-    assert partition_folder(keys[2]) == "a=x%2Fy/n=1"
+    assert [staged_by(key) for key in keys] == [1, 1, 1, 1]
+    assert partition_folder(keys[3]) == "a=x%2Fy/n=1"
     assert not any(map(is_deletes, keys))
 
 

@@ -43,7 +43,7 @@ from sluice.connectors.delta_log import (
     removed,
     with_partition,
 )
-from sluice.connectors.row_files import encode_parquet, split_by_partition
+from sluice.connectors.row_files import NULL_FOLDER, encode_parquet, split_by_partition
 from sluice.connectors.staged_sink import (
     Note,
     TargetDefaults,
@@ -369,6 +369,12 @@ class DeltaTarget(TargetDefaults):
         rows = _fitted(rows, schema, self.place.name, are_all=True)
         if partitions:
             next(split_by_partition(rows, partitions, self.place.name), None)
+        for name in partitions:
+            if NULL_FOLDER in rows.column(name).unique().to_pylist():
+                raise ConfigurationError(
+                    f"{self.place.name} is partitioned by {name!r}, and in a partition Delta's "
+                    f"readers take the text {NULL_FOLDER!r} for null; replace it, or leave it out"
+                )
 
     def _check_key(self, schema: pa.Schema) -> None:
         if missing := [name for name in self.upsert_key if name not in schema.names]:
