@@ -42,6 +42,7 @@ from sluice.declaration.expressions import (
     result_name,
     written,
 )
+from sluice.declaration.functions import content
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import (
     KeyedAggregate,
@@ -421,7 +422,8 @@ def _of_function(function: object, seen: set[int]) -> Iterator[Unpinned]:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     around = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for name in sorted(names):
-        value = around[name].cell_contents if name in around else function.__globals__.get(name)
+        cell = around.get(name)
+        value = function.__globals__.get(name) if cell is None else content(cell)
         if isinstance(value, FunctionType) and _package(value) == _package(function):
             yield from _of_function(value, seen)
 

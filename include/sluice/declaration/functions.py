@@ -123,7 +123,7 @@ class _Reading:
             yield name
         else:
             code, cells = function.__code__, function.__closure__ or ()
-            around = dict(zip(code.co_freevars, map(_content, cells), strict=True))
+            around = dict(zip(code.co_freevars, map(content, cells), strict=True))
             file = _File(code.co_filename, function.__globals__)
             yield from self._of_node(name, file.node_of(code), file, around)
             yield from self.pieces(function.__defaults__)
@@ -241,7 +241,7 @@ def _is_elsewhere(file: str) -> bool:
     return bool(file) and not file.startswith((*_LIBRARIES, _OWN, "<frozen"))
 
 
-def _content(cell: CellType) -> object:
+def content(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # A name that is not bound yet.

@@ -99,6 +99,20 @@ def test_it_is_named_with_its_line() -> None:
     ]
 
 
+def test_a_name_around_the_function_need_not_be_bound_yet() -> None:
+    def function(rows: Any) -> Any:
+        return late(by_table(rows))
+
+    code = code_of(
+        lambda pipeline, rows: pipeline.spark(
+            "code", function, reads={"rows": rows}, schema="k int", result=Append()
+        )
+    )
+
+    assert [found.code for found in unpinned(code)] == ["spark.table"]
+    late = pinned
+
+
 def test_a_text_of_sql_is_read_as_well() -> None:
     text = """
         WITH new AS (SELECT *, now() AS at FROM rows r)
