@@ -323,6 +323,20 @@ def test_it_merges_by_itself_at_about_so_many_files() -> None:
     assert table.read().num_rows == 130
 
 
+def test_a_vacuum_reads_a_manifest_once_for_what_is_read_and_once_for_what_goes() -> None:
+    """Beside what merging reads, which is the chain and its files."""
+    asked = dict[int, int]()
+    for versions in (10, 30):
+        store = CountingStore(InMemoryStore())
+        table = filled(store, versions)
+        table.compact(versions - 1)
+        with store.counted() as counter:
+            table.vacuum(versions - 1, grace_ms=0)
+        asked[versions] = counter["get"]
+
+    assert asked[30] - asked[10] == 2 * (30 - 10)
+
+
 def test_a_vacuum_that_dies_at_any_request_leaves_a_readable_table() -> None:
     class Dying(InMemoryStore):
         left = 10**9

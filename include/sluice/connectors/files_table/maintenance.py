@@ -34,7 +34,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -204,12 +204,13 @@ def vacuum_versions(
             f"is {lineage[-1]}: keep that one"
         )
     compactor.compact(kept_lineage[0])
-    versions = table.versions()
-    usable = usable_records(table, grace_ms)
-    kept_versions = {version for version in versions if version >= before_version}
-    kept = _kept(table, kept_versions | {lineage[-1]}, usable)
-    gone = [version for version in versions if version not in kept.manifests]
-    names, freed = _doomed_files(table, gone, usable, kept)
+    manifests = table.manifests(table.versions())
+    records = table.compactions()
+    usable = _usable(table, records, grace_ms)
+    kept_versions = {version for version in manifests if version >= before_version}
+    kept = _kept(table.store.root, manifests, kept_versions | {lineage[-1]}, usable)
+    gone = [version for version in manifests if version not in kept.manifests]
+    names, freed = _doomed_files(manifests, records, usable, kept)
     show()
     files.store.delete([*_doomed_entries(table, gone, kept)])
     doomed = {*names, *(unit for name in names if (unit := unit_of(name)).endswith(PARTS))}
@@ -223,9 +224,15 @@ def vacuum_versions(
 
 def usable_records(table: TableLog, grace_ms: int) -> dict[int, MergeRecord]:
     """The records that are old enough, and whose files all exist."""
+    return _usable(table, table.compactions(), grace_ms)
+
+
+def _usable(
+    table: TableLog, merged: Iterable[MergeRecord], grace_ms: int
+) -> dict[int, MergeRecord]:
     listed = [*table.store.list(COMPACTED)]
     present = {file.key: file.size_bytes for file in listed}
-    records = {record_key(record.checkpoint_id): record for record in table.compactions()}
+    records = {record_key(record.checkpoint_id): record for record in merged}
     stored = [entry for entry in table.store.list(RECORDS) if entry.key in records]
     everything = [*listed, *stored, *table.store.list(MANIFESTS)]
     now_ms = max((entry.modified_ms for entry in everything), default=0)
@@ -250,16 +257,20 @@ class _Kept:
     files: frozenset[str]
 
 
-def _kept(table: TableLog, versions: set[int], usable: dict[int, MergeRecord]) -> _Kept:
+def _kept(
+    root: str,
+    known: Mapping[int, Manifest | None],
+    versions: set[int],
+    usable: Mapping[int, MergeRecord],
+) -> _Kept:
     manifests, records, files = set[int](), set[int](), set[str]()
-    known = table.manifests(table.versions())
     for version in versions:
         current: int | None = version
         while current is not None and current not in manifests:
             manifest = known.get(current)
             if manifest is None:
                 raise ProtocolViolation(
-                    f"{table.store.root}/{manifest_key(current)} is missing, and version {version} "
+                    f"{root}/{manifest_key(current)} is missing, and version {version} "
                     "continues it; nothing was deleted"
                 )
             manifests.add(current)
@@ -273,19 +284,22 @@ def _kept(table: TableLog, versions: set[int], usable: dict[int, MergeRecord]) -
 
 
 def _doomed_files(
-    table: TableLog, gone: list[int], usable: dict[int, MergeRecord], kept: _Kept
+    manifests: Mapping[int, Manifest | None],
+    records: Iterable[MergeRecord],
+    usable: Mapping[int, MergeRecord],
+    kept: _Kept,
 ) -> tuple[set[str], int]:
     """Published files to delete, and their size; unpublished ones are the garbage collector's."""
+    needed = kept.manifests - kept.records  # Where a record is used, its files are in place of all.
     sources: list[Manifest | MergeRecord] = [
-        *(manifest for manifest in table.manifests(gone).values() if manifest is not None),
-        *(manifest for manifest in table.manifests(kept.records).values() if manifest is not None),
+        *(one for version, one in manifests.items() if one is not None and version not in needed),
         *(record for version, record in usable.items() if version not in kept.manifests),
     ]
     sizes = {file.file: file.size_bytes for source in sources for file in source.files}
     # Readers use a record that is too young for vacuum.
     read = {
         file.file
-        for record in table.compactions()
+        for record in records
         if record.checkpoint_id in kept.manifests
         for file in record.files
     }
