@@ -1130,9 +1130,9 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "longer_ttls_hold_at_once": Mutation(
         "what has expired comes back when a TTL becomes longer",
-        "declaration.fingerprints:shorter_ttl_ms",
-        "and is_shorter else",
-        "and False else",
+        "declaration.fingerprints:shorter_ttls_ms",
+        "and (is_now is None or was < is_now)",
+        "and False",
         needs=("changed_ttl",),
     ),
     "expired_state_stays": Mutation(

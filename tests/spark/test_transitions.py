@@ -9,7 +9,7 @@ they are read now.  What is refused is let through by force, and ends as none of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,6 +43,8 @@ from sluice.core.transitions import (
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.fingerprints import fingerprints
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.keyed_states import MapState
 from sluice.declaration.operations import KeyedAggregate, Tumbling, Window
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.results import Replace, Upsert
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 START, MINUTE, DAY = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1), timedelta(days=1)
+MILLISECOND = timedelta(milliseconds=1)
 CHANGED = PartDifference.CHANGED
 BY_K = FilesTable(upsert_key=("k",))
 BY_K_V = FilesTable(upsert_key=("k", "v"))
@@ -704,6 +707,45 @@ def test_what_is_recomputed_is_refused_where_the_rows_are_not_held(
     monkeypatch.setattr(restoring, "problems_of", lambda *_: [])
     monkeypatch.setattr(compatibility, "problems_of", lambda *_: [])
     assert forced(job, spark) != counter(take(fresh, spark, ALL, drain=True))
+
+
+def counting(ttl: timedelta) -> Declaration:
+    """A count by key, of which the function's own state has a *ttl*."""
+
+    class Counting(KeyedProcessFunction):
+        seen = MapState(str, int, ttl=ttl)
+
+        def process(self, row: Row, context: Context) -> Iterable[Row]:
+            self.seen.put("rows", self.seen.get("rows", 0) + 1)
+            yield {"k": row["k"], "v": self.seen.get("rows")}
+
+    def declare(rows: Rows) -> None:
+        result = {"k": int, "v": int}
+        keyed = rows.stream().key_by("k")
+        keyed.process_keyed("stage", Counting(), result=result, version="1").sink(
+            "out", FilesTable()
+        )
+
+    return declare
+
+
+def test_what_has_expired_by_the_ttl_of_a_state_does_not_come_back_by_a_longer_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old, fresh = (job_of(tmp_path / of, counting(MILLISECOND), is_updated=False) for of in "ab")
+    for job in (old, fresh):
+        submit(job, configure(job.pipeline, {}))
+    before = take(old, spark, EARLIER)
+    job = job_of(tmp_path / "a", counting(DAY), is_updated=False)
+    assert change_of(job).becomes is Becomes.TAKEN_OVER
+
+    restore(job, Latest())
+    after = take(job, spark, LATER)
+
+    assert counter(after) - counter(before) == counter(take(fresh, spark, LATER))
+    begun = counter(take(job, spark, LATER)) - counter(after)
+    assert begun
+    assert all(v != 1 for _, v in begun), "the longer one holds from then on"
 
 
 SUMMED = {"v": agg.sum("y"), "w": agg.count("y")}

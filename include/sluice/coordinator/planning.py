@@ -27,7 +27,7 @@ from sluice.core.requests import records_of_next_epoch
 from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
 from sluice.core.transitions import Fingerprint, adoption, columns_begun, with_past
-from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
+from sluice.declaration.fingerprints import fingerprints, shorter_ttls_ms
 from sluice.declaration.places import Barrier, Source, takes_rows_back
 from sluice.errors import BEGIN_ANEW, ConfigurationError, SourceUnreadable, of_pipeline
 from sluice.job.job import Job, new_token
@@ -107,8 +107,8 @@ def make_plan(
         or _adopts(job, lineage, declared)
         or any(
             columns_begun(begun, uid)
-            or shorter_ttl_ms(lineage.fingerprint(uid), declared.get(uid)) is not None
-            for uid in job.pipeline.stages
+            or shorter_ttls_ms(stage, lineage.fingerprint(uid), declared.get(uid))
+            for uid, stage in job.pipeline.stages.items()
         )
     )
     if full or request.is_canonical or rewrites or not finishes:

@@ -116,6 +116,8 @@ def ttl_of_table(stage: StageNode, table: str) -> int | None:
         if table.startswith(("broadcast:", "operator:")):
             return None
         config = ttl_configs(stage.operation.function).get(table)
+        if table in stage.former_ttls_ms:
+            return stage.former_ttls_ms[table]
         if config is not None:
             return config.cleanup_ms
     return stage.ttl_ms

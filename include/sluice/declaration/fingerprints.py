@@ -18,6 +18,7 @@ from sluice.declaration import operations as ops
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.column_types import row_schema
+from sluice.declaration.declared_states import VALUES, declared_states, table_of, ttl_of_table
 from sluice.declaration.durations import MS, from_words, in_words
 from sluice.declaration.expressions import Filter, Projection, Step, origin_of, result_name
 from sluice.declaration.functions import described_function
@@ -52,12 +53,24 @@ def fingerprints(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, Fin
     return found | {uid: made.of_sink(sink) for uid, sink in pipeline.sinks.items()}
 
 
-def shorter_ttl_ms(before: Fingerprint | None, now: Fingerprint | None) -> int | None:
-    """The TTL of a stage's state *before*, if it has a longer one *now*, or none."""
-    ttls = [of.parts.get("ttl") if of is not None else None for of in (before, now)]
-    was, is_now = (from_words(words) if words is not None else None for words in ttls)
-    is_shorter = was is not None and (is_now is None or was < is_now)
-    return was // MS if was is not None and is_shorter else None
+def shorter_ttls_ms(
+    stage: StageNode, before: Fingerprint | None, now: Fingerprint | None
+) -> dict[str, int]:
+    """The TTLs of a *stage*'s state *before* that are longer *now*, or none: by table those of the
+    states that its function has, and by "" its own.
+    """
+    ttls = {table: (ttl, _ttls(now).get(table)) for table, ttl in _ttls(before).items()}
+    return {
+        table: was // MS
+        for table, (was, is_now) in ttls.items()
+        if table in ("", *_tables_with_ttl(stage)) and (is_now is None or was < is_now)
+    }
+
+
+def _ttls(of: Fingerprint | None) -> dict[str, timedelta]:
+    told = "" if of is None else of.parts.get("ttl", "")
+    words = (one.partition(" of ") for one in filter(None, told.split("; ")))
+    return {table: from_words(ttl) for ttl, _, table in words}
 
 
 def meaning(sql: str) -> str:
@@ -87,7 +100,7 @@ class _Maker:
         parts = {
             "keys": " | ".join(filter(None, map(self._keys, stage.shuffled))),
             "input": self._inputs(stage, read),
-            "ttl": _duration(stage.ttl_ms),
+            "ttl": _told_ttls(stage),
             "event time": " | ".join(times).lower(),
             "out of orderness": " | ".join(map(self._bound, stage.inputs)) if times else "",
         }
@@ -503,6 +516,21 @@ def _window(window: ops.Window) -> str:
 
 def _duration(ms: int | None) -> str:
     return "" if ms is None else in_words(timedelta(milliseconds=ms))
+
+
+def _told_ttls(stage: StageNode) -> str:
+    """The TTL of the stage, and those of the tables that have one."""
+    own = {table: ttl_of_table(stage, table) for table in _tables_with_ttl(stage)}
+    texts = [f"{_duration(ms)} of {table}" for table, ms in own.items() if ms is not None]
+    return "; ".join(filter(None, (_duration(stage.ttl_ms), *texts)))
+
+
+def _tables_with_ttl(stage: StageNode) -> list[str]:
+    """The tables of a function's states that may have a TTL of their own."""
+    if not isinstance(stage.operation, ops.ProcessKeyed):
+        return []
+    tables = map(table_of, declared_states(stage.operation.function).values())
+    return sorted({*tables} - {VALUES})
 
 
 def _listed(columns: Iterable[str]) -> str:

@@ -95,6 +95,8 @@ class StageNode:
     inputs: tuple[Input, ...]
     parallelism: int | None = None
     ttl_ms: int | None = None  # Of a key's state, since its last write.
+    # By table of a function's states the TTL that was shorter, in the one epoch that drops by it.
+    former_ttls_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     steps: tuple[Step, ...] = ()
     chained: bool = True  # It may run in one Spark job with the stages before and behind it.
     line: str = user_line()

@@ -317,7 +317,8 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
         begun=columns_begun(plan.begun, node.uid),
         adopts=run.adopts,
         republished=run.republished,
-        drops_expired=node.ttl_ms != job.pipeline.stages[node.uid].ttl_ms,
+        drops_expired=bool(node.former_ttls_ms)
+        or node.ttl_ms != job.pipeline.stages[node.uid].ttl_ms,
         broadcast=stream.segments if stream is not None else (),
         broadcast_schema=stream.schema if stream is not None else b"",
     )

@@ -43,7 +43,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.core.transitions import Adoption, adoption
-from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
+from sluice.declaration.fingerprints import fingerprints, shorter_ttls_ms
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import SparkCode, Transform
 from sluice.declaration.places import ReadBySparkSpec
@@ -212,8 +212,9 @@ def _forgetting_as_before(node: StageNode, plan: CheckpointPlan, lineage: Lineag
     expired by the shorter one may still be there, and is dropped first.
     """
     before = lineage.fingerprint(node.uid)
-    shorter_ms = shorter_ttl_ms(before, plan.fingerprints.get(node.uid))
-    return node if shorter_ms is None else replace(node, ttl_ms=shorter_ms)
+    shorter_ms = shorter_ttls_ms(node, before, plan.fingerprints.get(node.uid))
+    ttl_ms = shorter_ms.pop("", node.ttl_ms)
+    return replace(node, ttl_ms=ttl_ms, former_ttls_ms=shorter_ms)
 
 
 def _read_if_due(node: StageNode, job: Job, plan: CheckpointPlan, lineage: Lineage) -> StageNode:

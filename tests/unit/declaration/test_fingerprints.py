@@ -14,9 +14,11 @@ import pytest
 from sluice.connectors.kafka.declared import Json
 from sluice.core.transitions import SINK, SOURCE, Fingerprint
 from sluice.declaration import aggregates as agg
-from sluice.declaration.fingerprints import fingerprints, meaning, shorter_ttl_ms
+from sluice.declaration.fingerprints import fingerprints, meaning, shorter_ttls_ms
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
-from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
+from sluice.declaration.keyed_states import ListState, MapState, StateTtlConfig, ValueState
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import Attached, Hopping, ProcessKeyed, Session, Tumbling
 from sluice.declaration.params import Param, env, param
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.places import Source, SourceSpec
@@ -25,6 +27,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Debezium, DeltaTable, Files, IcebergTable, Kafka, Nexmark, PostgresTable
 
 HOUR = timedelta(hours=1)
+RETURNED = StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 BY_K, BY_U = FilesTable(upsert_key=("k",)), FilesTable(upsert_key=("u",))
 Declare = Callable[[Stream], object]
 
@@ -892,22 +895,51 @@ def test_a_row_that_is_kept_as_a_hash_has_the_types_by_which_it_was_hashed(
     )
 
 
+class Remembering(KeyedProcessFunction):
+    count = ValueState(int)
+    first = ValueState(int, ttl=2 * HOUR)
+    days = MapState(str, int, ttl=StateTtlConfig(HOUR, state_visibility=RETURNED))
+    recent = ListState(int)
+    all_of_them = ListState(int, ttl=StateTtlConfig.DISABLED)
+
+    def process(self, row: Row, context: Context) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("before", "now", "shorter_ms"),
     [
-        ("90 min", "2 h", 5_400_000),
-        ("1500 ms", "2 s", 1_500),
-        ("3,000 d", "", 259_200_000_000),
-        ("2 h", "90 min", None),
-        ("2 h", "2 h", None),
-        ("", "2 h", None),
-        (None, "2 h", None),
+        ("90 min", "2 h", {"": 5_400_000}),
+        ("1500 ms", "2 s", {"": 1_500}),
+        ("3,000 d", "", {"": 259_200_000_000}),
+        ("2 h", "90 min", {}),
+        ("2 h", "2 h", {}),
+        ("", "2 h", {}),
+        (None, "2 h", {}),
+        ("1 h; 2 h of map:days", "2 h; 3 h of map:days", {"": 3_600_000, "map:days": 7_200_000}),
+        ("1 h; 1 h of list:recent", "1 h", {"list:recent": 3_600_000}),
+        ("1 h; 1 h of list:gone", "1 h", {}),
+        ("1 h", "1 h; 2 h of map:days", {}),  # As it was told before tables had theirs.
     ],
 )
 def test_a_ttl_that_was_shorter_is_known(
-    before: str | None, now: str, shorter_ms: int | None
+    before: str | None, now: str, shorter_ms: dict[str, int]
 ) -> None:
     def of(ttl: str) -> Fingerprint:
         return Fingerprint(operator="aggregate", parts={"ttl": ttl} if ttl else {})
 
-    assert shorter_ttl_ms(None if before is None else of(before), of(now)) == shorter_ms
+    stage = StageNode(
+        uid="stage", operation=ProcessKeyed(function=Remembering(), result={}), inputs=()
+    )
+    was = None if before is None else of(before)
+    assert shorter_ttls_ms(stage, was, of(now)) == shorter_ms
+
+
+def test_the_states_of_a_function_are_told_with_the_ttl_of_each() -> None:
+    declare = keyed(
+        lambda k: k.process_keyed(
+            "stage", Remembering(), result={"k": int}, ttl=3 * HOUR, version="1"
+        )
+    )
+
+    told = "3 h; 3 h of list:recent; 2 h of map:days; 2 h of value:first"
+    assert of(declare).parts["ttl"] == told
