@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -311,7 +311,8 @@ def _module_names(package: PipelinesPackage, problems: dict[str, str]) -> list[s
     try:
         imported = package.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
-        problems[_file(package.name, "__init__")] = _error_line(error, package.name)
+        file = f"{package.name.replace('.', '/')}/__init__.py"
+        problems[file] = _error_line(error, package.name, file)
         return []
     return sorted(module.name for module in pkgutil.iter_modules(imported.__path__))
 
@@ -320,26 +321,39 @@ def _pipelines_of(package: str, name: str, problems: dict[str, str]) -> Iterator
     try:
         module = importlib.import_module(f"{package}.{name}")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
-        problems[_file(package, name)] = _error_line(error, package)
+        file = _file(package, name)
+        problems[file] = _error_line(error, package, file)
         return
     yield from (value for value in vars(module).values() if isinstance(value, Pipeline))
 
 
 def _file(package: str, name: str) -> str:
-    return f"{package.replace('.', '/')}/{name}.py"
+    spec = find_spec(f"{package}.{name}")
+    is_folder = spec is not None and spec.submodule_search_locations is not None
+    return f"{package.replace('.', '/')}/{name}{'/__init__' * is_folder}.py"
 
 
-def _error_line(error: BaseException, package: str) -> str:
-    """One line of text, with the line number in the user's *package* where *error* was raised."""
+def _error_line(error: BaseException, package: str, file: str) -> str:
+    """One line of text, with the line in the user's *package* where *error* was raised, and the
+    file that has it, unless that is *file*.
+    """
     if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: {error.msg}"
-    line = None
+        return f"{_where(error.filename, error.lineno, package, file)}{error.msg}"
+    where = ""
     trace = error.__traceback__
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
         if f"{module}.".startswith(f"{package}."):
-            line = trace.tb_lineno
+            where = _where(trace.tb_frame.f_code.co_filename, trace.tb_lineno, package, file)
         trace = trace.tb_next
-    where = "" if line is None else f"line {line}: "
     kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
     return f"{where}{kind}{error}"
+
+
+def _where(path: str | None, line: int | None, package: str, file: str) -> str:
+    if path is None or path.endswith(f"/{file}"):
+        return f"line {line}: "
+    folder = f"/{package.replace('.', '/')}/"
+    _, is_in_package, rest = path.rpartition(folder)
+    name = f"{folder[1:]}{rest}" if is_in_package else path
+    return f"{name}, line {line}: "

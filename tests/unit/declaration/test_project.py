@@ -176,6 +176,27 @@ def test_a_mistake_names_the_file(
     assert str(error.value).startswith(expected.format(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("helper", "problem"),
+    [
+        ("\n1 / 0\n", "acme_flows/helpers.py, line 2: ZeroDivisionError: division by zero"),
+        ("\ndef of(:\n", "acme_flows/helpers.py, line 2: invalid syntax"),
+    ],
+)
+def test_a_mistake_in_a_file_that_others_import_is_told_with_that_file(
+    helper: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = declare(tmp_path / "acme_flows")
+    (folder / "helpers.py").write_text(helper)
+    (folder / "two").mkdir()
+    (folder / "two" / "__init__.py").write_text("from acme_flows import helpers\n")
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+
+    found = load_declarations().problems
+
+    assert found["acme_flows/one.py"] == found["acme_flows/two/__init__.py"] == problem
+
+
 def test_a_package_that_is_nowhere_is_a_problem_that_says_how_to_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
