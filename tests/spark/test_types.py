@@ -400,3 +400,15 @@ def test_a_column_of_no_known_type_may_be_left_out(job: FolderJob, *, is_plain: 
 
     assert sorted(job.table("out").rows()) == [(0, 10), (1, 10), (2, 10)]
     assert is_plain or sorted(job.table("all_rows").rows()) == [(0, 10), (1, 10), (2, 10)]
+
+
+def test_a_variant_is_refused_where_it_leaves_spark(job: FolderJob, spark: SparkSession) -> None:
+    job.write("1.parquet", pa.table({"x": ["1"]}))
+    rows = job.rows().select("x", "array(parse_json(x)) AS v")
+    inside = rows.transform("inside", lambda rows: rows.selectExpr("x", "to_json(v) AS v"))
+    inside.sink("fine", FilesTable())
+    check_pipeline(job.pipeline, spark, {}, None)
+    rows.transform("same", lambda rows: rows).sink("out", FilesTable())
+
+    with pytest.raises(ConfigurationError, match=r"'v' of stage 'same' .* \"to_json\(v\) AS v\""):
+        check_pipeline(job.pipeline, spark, {}, None)

@@ -186,7 +186,7 @@ def _result(
             for side, given in zip(sides, stage.shuffled, strict=True)
         ]
         frame = projected_result(stage, operator.output_schema.to_frame())
-        return frame, operator, _schemas(read)
+        return frame, operator, _schemas(stage.uid, read)
     if isinstance(stage.operation, Transform):
         result = transformed(stage, inputs, table, params, _check_rows_of_function)
         _check_event_time(pipeline, stage, result)
@@ -196,11 +196,25 @@ def _result(
     frame = polars_schema(result).to_frame()
     pipeline.check_answers(stage.uid, frame.columns)
     frame = frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
-    return projected_result(stage, frame), None, _schemas([result])
+    return projected_result(stage, frame), None, _schemas(stage.uid, [result])
 
 
-def _schemas(read: Sequence[DataFrame]) -> tuple[pl.Schema, ...]:
-    return tuple(empty_frame(arrow_schema(of.schema)).schema for of in read)
+def _schemas(uid: str, read: Sequence[DataFrame]) -> tuple[pl.Schema, ...]:
+    """The columns of what stage *uid* takes out of Spark, whose VARIANT is two texts of bytes."""
+    found = [arrow_schema(of.schema) for of in read]
+    for field in (field for schema in found for field in schema):
+        if _has_variant(field):
+            name = field.name
+            raise ConfigurationError(
+                f"column {name!r} of stage {uid!r} has the type variant, which Spark alone knows; "
+                f'write "to_json({name}) AS {name}", or take values out with variant_get()'
+            )
+    return tuple(empty_frame(schema).schema for schema in found)
+
+
+def _has_variant(field: pa.Field) -> bool:
+    inner = [field.type.field(number) for number in range(field.type.num_fields)]
+    return b"variant" in (field.metadata or {}) or any(map(_has_variant, inner))
 
 
 def _names_read(
@@ -241,7 +255,7 @@ def _of_code(
     if operator is not None:
         columns = operator.output_schema
     pipeline.check_answers(stage.uid, columns.names())
-    return projected_result(stage, columns.to_frame()), operator, _schemas([answer])
+    return projected_result(stage, columns.to_frame()), operator, _schemas(stage.uid, [answer])
 
 
 def _check_event_time(pipeline: Pipeline, stage: StageNode, result: DataFrame) -> None:
