@@ -135,13 +135,13 @@ def _without_form(type_: pa.DataType) -> pa.DataType | None:
         return next((inner for inner in found if inner is not None), None)
     if types.is_timestamp(type_) or types.is_time(type_) or types.is_duration(type_):
         return type_ if type_.unit == "ns" else None
+    if types.is_decimal128(type_) or types.is_decimal256(type_):
+        return type_ if type_.scale < 0 else None
     is_plain = (
         types.is_boolean(type_)
         or types.is_integer(type_)
         or types.is_float32(type_)
         or types.is_float64(type_)
-        or types.is_decimal128(type_)
-        or types.is_decimal256(type_)
         or types.is_date32(type_)
         or types.is_null(type_)
         or is_text(type_)

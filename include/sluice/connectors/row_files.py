@@ -55,7 +55,9 @@ def _without_column(type_: pa.DataType) -> pa.DataType | None:
     """The type within *type_*, or itself, that Parquet does not hold; None if there is none."""
     from pyarrow import types
 
-    if types.is_interval(type_) or (types.is_struct(type_) and not type_.num_fields):
+    is_empty = types.is_struct(type_) and not type_.num_fields
+    is_of_hundreds = types.is_decimal(type_) and type_.scale < 0
+    if types.is_interval(type_) or is_empty or is_of_hundreds:
         return type_
     inner = (type_.field(number).type for number in range(type_.num_fields))
     return next((found for one in inner if (found := _without_column(one)) is not None), None)

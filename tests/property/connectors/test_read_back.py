@@ -156,6 +156,8 @@ def test_json_keeps_every_double(value: float) -> None:
         ("json", pa.timestamp("ns"), "type timestamp[ns] as JSON"),
         ("json", pa.list_(pa.timestamp("ns")), "within it timestamp[ns], as JSON"),
         ("json", pa.map_(pa.float64(), pa.int64()), "of type map<double, int64> as JSON"),
+        ("json", pa.list_(pa.decimal128(5, -2)), "within it decimal128(5, -2), as JSON"),
+        ("parquet", pa.decimal128(5, -2), "Parquet has no column for decimal128(5, -2)"),
         ("parquet", pa.list_(pa.struct([])), "Parquet has no column for struct<>"),
     ],
 )
