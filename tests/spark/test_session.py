@@ -166,11 +166,16 @@ with local_session(cores=1, driver_memory="1g") as spark:
 
 
 def test_a_spark_that_has_lost_its_shuffle_files_lives_on(tmp_path: Path) -> None:
-    """With heartbeats each 10 s it ended itself ten minutes later, with exit code 56."""
+    """With heartbeats each 10 s it ended itself ten minutes later, with exit code 56.
+
+    In its locale a JVM reads ASCII, so that in this folder Hadoop's classes failed to initialize.
+    """
+    (here := tmp_path / "straße").mkdir()
     beats = "--conf spark.executor.heartbeatInterval=50ms pyspark-shell"
-    surroundings = {"SPARK_LOCAL_DIRS": str(tmp_path), "PYSPARK_SUBMIT_ARGS": beats}
+    surroundings = {"SPARK_LOCAL_DIRS": str(here), "PYSPARK_SUBMIT_ARGS": beats, "LC_ALL": "C"}
     run = subprocess.run(
-        [sys.executable, "-c", LOSES_ITS_SHUFFLE, str(tmp_path)],
+        [sys.executable, "-c", LOSES_ITS_SHUFFLE, str(here)],
+        cwd=here,
         env=os.environ | surroundings | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
