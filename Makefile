@@ -18,8 +18,7 @@ LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExcept
 
 CORE_TESTS := tests/unit/core tests/property/core tests/conformance
 GUARDS := tests/unit/protocol tests/unit/store tests/unit/core \
-  tests/unit/coordinator/test_outside.py tests/unit/coordinator/test_hostile_metadata.py \
-  tests/contract/test_object_store.py tests/contract/test_file_store.py \
+  tests/unit/coordinator/test_outside.py tests/contract/test_object_store.py tests/contract/test_file_store.py \
   tests/contract/test_journal.py \
   tests/contract/test_foreign_objects.py
 

@@ -12,15 +12,20 @@ import pytest
 
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
+from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.sinks import FilesTable
+from sluice.sources import Files
 from sluice_airflow import due as sluice_airflow_due
 from sluice_airflow.compat import AirflowSkipException
 from sluice_airflow.declared import LatestDeclarations
 from sluice_airflow.due import CheckpointDueTrigger
+from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.polls import ERROR_S, FIRST_PATIENCE_S, OF_ALL, POLL_S, DueWatch
+from sluice_airflow.stage import SnapshotOperator
 from sluice_airflow.trigger_task import TriggerOperator
-from tests.airflow.acts import a_checkpoint, a_context, trigger
+from tests.airflow.acts import a_checkpoint, a_context, execute, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
 from tests.patching import replace_in
 
@@ -252,3 +257,34 @@ def test_a_declaration_that_changed_is_imported_again(package: Path) -> None:
     assert before.sources["events"] != after.sources["events"]
     with pytest.raises(ConfigurationError, match="'nobody' cannot be loaded in this process"):
         latest.pipeline("nobody")
+
+
+def a_folder_pipeline(folder: Path) -> Pipeline:
+    pipeline = Pipeline("demo", checkpointing=Checkpointing(interval=timedelta(milliseconds=10)))
+    lines = pipeline.source("lines", Files(f"{folder}/", bounded=False))
+    lines.transform("copied", lambda rows: rows).sink("counts", FilesTable())
+    return pipeline
+
+
+def test_it_takes_checkpoint_1_of_no_records(
+    root: str, spark: StandInSpark, tmp_path: Path
+) -> None:
+    pipeline = a_folder_pipeline(tmp_path)
+
+    done = execute(TriggerOperator, pipeline=pipeline)
+
+    assert done == {"checkpoint_id": 1, "records": 0, "parent": None, "type": "CHECKPOINT"}
+
+
+def test_a_later_run_of_airflows_own_that_finds_nothing_is_skipped(
+    root: str, spark: StandInSpark, tmp_path: Path
+) -> None:
+    pipeline = a_folder_pipeline(tmp_path)
+    execute(TriggerOperator, pipeline=pipeline)
+    for stage in pipeline.stages:
+        SnapshotOperator(task_id="snapshot", pipeline=pipeline, stage=stage).execute(a_context())
+    for operator in (FinalizeOperator, CommitOperator):
+        execute(operator, pipeline=pipeline)
+
+    with pytest.raises(AirflowSkipException, match="no new"):
+        execute(TriggerOperator, pipeline=pipeline, run_id="run-2", run_type="asset_triggered")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,17 +24,19 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ProtocolViolation, StageFailed
 from sluice.sources import Nexmark
 from sluice.store.object_store import ObjectStore
-from sluice_airflow.acts import AbortOperator, RestartOperator, abort_on_failure
+from sluice_airflow.acts import AbortOperator, RestartOperator, VerifyOperator, abort_on_failure
 from sluice_airflow.compat import (
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSkipException,
     DagRunTriggerException,
 )
-from sluice_airflow.operators import CommitOperator, FinalizeOperator
+from sluice_airflow.dag_factory import build_dags
+from sluice_airflow.operators import CheckpointOperator, CommitOperator, FinalizeOperator
 from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from tests.airflow.acts import (
     PIPELINE,
+    RESTORE,
     a_checkpoint,
     a_context,
     abort,
@@ -550,3 +554,73 @@ def test_when_the_restart_strategy_gives_up_the_note_says_what_to_do(
     assert [c.checkpoint_id for c in a_job(root).state().completed] == [1]
     with pytest.raises(AirflowSkipException, match="the job is FAILED: nothing to restore"):
         execute(RestartOperator, pipeline=pipeline, run_id="run-2")
+
+
+@pytest.fixture(name="drills")
+def _drills(root: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The root of a test, on a deployment that allows drills."""
+    monkeypatch.setenv("SLUICE_DRILLS", "1")
+    return root
+
+
+def forms_with_a_fault() -> list[str]:
+    return [uid for uid, dag in build_dags({"demo": a_pipeline()}).items() if "fault" in dag.params]
+
+
+def test_forms_have_the_field_only_where_drills_are_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLUICE_DRILLS", raising=False)
+    unsaid = forms_with_a_fault()
+    monkeypatch.setenv("SLUICE_DRILLS", "0")
+    forbidden = forms_with_a_fault()
+    monkeypatch.setenv("SLUICE_DRILLS", "1")
+
+    assert (unsaid, forbidden) == ([], [])
+    assert forms_with_a_fault() == ["demo", "demo__savepoint", "demo__restore"]
+
+
+@pytest.mark.parametrize("act", [TriggerOperator, VerifyOperator])
+def test_elsewhere_a_run_whose_configuration_has_a_fault_is_refused_in_a_sentence(
+    root: str, act: type[CheckpointOperator]
+) -> None:
+    with pytest.raises(AirflowFailException) as refused:
+        execute(act, params=RESTORE | {"fault": "fail-task task=trigger"})
+
+    assert str(refused.value) == (
+        "this run's configuration plants the fault 'fail-task task=trigger', and drills are off "
+        "here; set SLUICE_DRILLS=1 in every Airflow component, or leave fault out"
+    )
+    assert a_job(root).state().status is JobStatus.CREATED
+
+
+@pytest.mark.parametrize("run_id", ["run-1", "run-2"])
+def test_a_fault_kills_the_task_it_names(
+    drills: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch, run_id: str
+) -> None:
+    struck: list[tuple[int, int]] = []
+    replace_in(
+        monkeypatch,
+        "sluice_airflow.operators",
+        "os",
+        kill=lambda pid, number: struck.append((pid, number)),
+    )
+    trigger(run_id=run_id)
+
+    fault = {"fault": "kill-task stage=bids checkpoint=1"}
+    snapshot("bids", run_id=run_id, task_id="bids.snapshot", params=fault)
+    snapshot("by_auction", run_id=run_id, task_id="by_auction.snapshot", params=fault)
+
+    assert struck == [(os.getpid(), signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("stage", ["bids", "by_auction"])
+def test_a_worker_fault_is_handed_on_also_to_what_is_chained(
+    drills: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    monkeypatch.setenv("SLUICE_FAULT", "")
+    trigger()
+
+    snapshot("bids", params={"fault": f"kill-worker stage={stage}"})
+
+    assert os.environ["SLUICE_FAULT"] == f"kill-worker stage={stage}"

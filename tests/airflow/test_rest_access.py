@@ -6,19 +6,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import schemathesis
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 from starlette.routing import Route
 
+from harness.jobs import trigger_one
 from sluice.core.answers import HotGroup, SubtaskMetrics
 from sluice.surface import acts
 from sluice_airflow.rest import answers
 from sluice_airflow.rest.app import create_app
 from tests.airflow.database import set_paused
-from tests.airflow.rest import BASE, Api, auctions_in, found, refused
+from tests.airflow.rest import BASE, Api, auctions_in, found, refused, take
 from tests.subtasks import measure
 
 READS = (
@@ -147,3 +156,48 @@ def test_a_pipeline_says_which_acts_are_refused_and_why(everybody: Api, root: st
         "backfill": "no source of 'auctions' declares input that is replaced, so input cannot be "
         "read again without counting it twice",
     }
+
+
+EXAMPLES = 5  # Of each route; the examples are drawn, and the same each time.
+PROMISES = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(name="document")
+def _document(everybody: Api, root: str) -> Any:
+    job = auctions_in(root)
+    take(job, trigger_one(job))
+    return schemathesis.openapi.from_asgi("/sluice/openapi.json", everybody.client.app)
+
+
+def test_every_answer_is_one_that_the_document_knows(document: Any, everybody: Api) -> None:
+    headers, asked = everybody.by("uwe").headers, set()
+    for each in document.get_all_operations():
+        operation = each.ok()
+
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=[*HealthCheck],
+        )
+        @given(case=operation.as_strategy())
+        def ask(case: Any) -> None:
+            if "uid" in case.path_parameters:  # Any other is a pipeline that is not declared.
+                case.path_parameters["uid"] = "auctions"
+            if "from" in (case.query or {}):  # Any other is a savepoint that is not there.
+                case.query["from"] = "1"
+            if "checkpoint_id" in case.path_parameters:
+                case.path_parameters["checkpoint_id"] %= 3
+            case.call_and_validate(checks=PROMISES, headers=headers)
+            asked.add(case.operation.label)
+
+        ask()
+
+    assert len(asked) == len(routes())

@@ -14,8 +14,14 @@ from sluice.core.ids import CheckpointIdCounter
 from sluice.core.key_groups import check_parallelism, default_max_parallelism, key_group_range
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.errors import ConfigurationError
-from tests.conformance.flink_plan import Edge, Subtasks, Vertex, plan
-from tests.conformance.flink_rules import get_and_increment, previous_subtasks
+from tests.conformance.flink_plan import (
+    Edge,
+    Subtasks,
+    Vertex,
+    get_and_increment,
+    plan,
+    previous_subtasks,
+)
 from tests.conformance.pending import pending_ack
 from tests.conformance.reasons import reason_named
 from tests.conformance.registry import shared_registry

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.conformance.flink_registry import Registry, SnapshotKind
+from tests.conformance.flink_plan import Registry, SnapshotKind
 
 
 def shared_registry(case: dict[str, Any]) -> object:

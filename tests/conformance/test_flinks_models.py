@@ -25,8 +25,16 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.job.lineage import CompletedParent
 from sluice.protocol.records import encode_metadata
 from sluice.sources import Nexmark
-from tests.conformance.flink_plan import Edge, Plan, Subtasks, Vertex, plan, pointwise_inputs
-from tests.conformance.flink_registry import Registry, SnapshotKind
+from tests.conformance.flink_plan import (
+    Edge,
+    Plan,
+    Registry,
+    SnapshotKind,
+    Subtasks,
+    Vertex,
+    plan,
+    pointwise_inputs,
+)
 from tests.property.core.completed_checkpoints import a_completed, a_metadata
 
 parallelisms = st.integers(1, 9)

@@ -1,4 +1,6 @@
-"""Ports are free when we say so, and a taken one is named with the way out."""
+"""What the stack starts from: free ports, a Java, and settings that reach its processes."""
+
+from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
@@ -7,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from sluice.devstack import processes
+from sluice.devstack.demo import dag_selection
+from sluice.devstack.stack import Ports, StackOptions, service_environment
 from sluice.errors import ConfigurationError
+from sluice.spark.jvm import Java, find_java
 from tests.patching import replace_in
 
 
@@ -66,3 +71,103 @@ def test_a_connection_to_oneself_is_not_a_listener(monkeypatch: pytest.MonkeyPat
         )
 
         assert not processes.accepts_connections(port)
+
+
+PORTS = Ports(s3=1, spark=2, spark_ui=3, airflow=4, worker_log=5, trigger_log=6, postgres=7)
+
+
+@pytest.mark.parametrize(("said", "handed_on"), [({}, "1"), ({"SLUICE_DRILLS": "0"}, "0")])
+def test_forms_of_the_local_stack_have_the_field_fault_unless_a_person_says_otherwise(
+    said: dict[str, str], handed_on: str
+) -> None:
+    options = StackOptions.from_environment(said)
+
+    env = service_environment(PORTS, options, stack_id="a", extra_env={})
+
+    assert env["SLUICE_DRILLS"] == handed_on
+
+
+def test_a_demo_of_a_pipeline_that_the_project_does_not_select_makes_it_a_dag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLUICE_DAGS", raising=False)
+    monkeypatch.delenv("SLUICE_PIPELINES", raising=False)
+
+    assert dag_selection("auctions") == {}
+    assert dag_selection("nexmark_q4") == {
+        "SLUICE_DAGS": "!nexmark_* !auctions_submitted nexmark_q4"
+    }
+
+
+DEBIAN = "sudo apt-get install openjdk-17-jre-headless"
+
+
+def a_java(home: Path, answer: str, exit_code: int = 0) -> Path:
+    """Write a ``java`` that answers ``-version`` as a real one does: on standard error."""
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\necho '{answer}' >&2\nexit {exit_code}\n")
+    executable.chmod(0o755)
+    return executable
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "25-ea" 2025-09-16', 25),
+    ],
+)
+def test_java_home_is_used(tmp_path: Path, answer: str, version: int) -> None:
+    executable = a_java(tmp_path, answer)
+
+    found = find_java({"JAVA_HOME": str(tmp_path)})
+
+    assert found == Java(executable=executable, version=version)
+
+
+def test_java_home_goes_before_path(tmp_path: Path) -> None:
+    home = a_java(tmp_path / "home", 'openjdk version "21.0.1" 2023-10-17')
+    other = a_java(tmp_path / "other", 'openjdk version "17.0.1" 2021-10-19')
+    env = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)}
+
+    assert find_java(env).executable == home
+    assert find_java({"PATH": env["PATH"]}).executable == other
+
+
+def test_no_java_says_what_to_install_on_each_system(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        find_java({"PATH": str(tmp_path)})
+
+    message = str(caught.value)
+    assert "none was found on PATH" in message
+    assert DEBIAN in message
+    assert "dnf install java-17-openjdk-headless" in message
+    assert "brew install openjdk@17" in message
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [('openjdk version "11.0.2" 2019-01-15', 11), ('java version "1.8.0_402"', 8)],
+)
+def test_an_old_java_is_named_with_its_version(tmp_path: Path, answer: str, version: int) -> None:
+    executable = a_java(tmp_path, answer)
+
+    with pytest.raises(ConfigurationError) as caught:
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+    assert f"{executable} is Java {version}" in str(caught.value)
+    assert DEBIAN in str(caught.value)
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"JAVA_HOME is {tmp_path}"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})
+
+
+def test_a_stub_that_is_no_java_is_refused(tmp_path: Path) -> None:
+    a_java(tmp_path, "Unable to locate a Java Runtime.", exit_code=1)
+
+    with pytest.raises(ConfigurationError, match="is not a working Java"):
+        find_java({"JAVA_HOME": str(tmp_path)})

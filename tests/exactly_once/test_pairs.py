@@ -13,7 +13,7 @@ import pytest
 
 from tests.exactly_once.origins import CHANGING, ORIGINS, Origin
 from tests.exactly_once.places import Places
-from tests.exactly_once.schedules import drawn, lines_of, play
+from tests.exactly_once.processes import drawn, lines_of, play
 from tests.exactly_once.targets import TARGETS, UPSERTING, Target
 
 SEEDS = int(os.environ.get("SLUICE_KILLS", "0"))  # Of each pair; 0 is a sample of them.

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tests.fuzz.changing import DRAWS, FOREVER, changing, forgets
 from tests.fuzz.data import column_sql
-from tests.fuzz.dwindling import dwindling
+from tests.fuzz.growing import dwindling
 from tests.fuzz.lines import PACKED
 from tests.fuzz.plans import (
     Act,

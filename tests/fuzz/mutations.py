@@ -18,7 +18,7 @@ from sluice.exchange.reading import interned_input
 from sluice.operators import sql
 from tests.fuzz.changing import forgets
 from tests.fuzz.drawing import TWIN
-from tests.fuzz.dwindling import DWINDLES
+from tests.fuzz.growing import DWINDLES
 from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan, StagePlan, Vacuum
 from tests.planted import Fault
 

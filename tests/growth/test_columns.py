@@ -1,9 +1,10 @@
-"""What a stage costs is linear in its columns: ten times as many cost at most twelve times."""
+"""What a stage costs is linear in its columns, and what a subtask receives in its blocks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from sluice import Pipeline
 from sluice import aggregates as agg
+from sluice.core.plan import TaskPlan
+from sluice.exchange.blocks import BlockKind, BlockWriter, received
 from sluice.job.analysis import analyse
 from sluice.operators.operator import differs_from_previous
 from sluice.sinks import FilesTable
@@ -79,3 +82,17 @@ def test_what_is_checked_of_a_declaration_is_linear_in_its_columns(tmp_path: Pat
     few, many = (calls_of(analysed(tmp_path, columns)) for columns in (FEW, MANY))
 
     assert many <= MOST_TIMES * few
+
+
+FEW, MANY = 50, 500
+
+
+def test_blocks_are_put_together_in_time_linear_in_them() -> None:
+    rows = pl.DataFrame({HASH: [1, 2], "v": ["a", "b"]})
+    writer = BlockWriter(TaskPlan(uid="stage", parallelism=1, max_parallelism=8), None, 0)
+    (block,) = writer.to_owners(BlockKind.ROWS, "0", rows)
+    few, many = (calls_of(partial(list, received([block] * count))) for count in (FEW, MANY))
+
+    assert many <= MOST_TIMES * few
+    (part,) = received([block] * MANY)
+    assert (part.rows.height, part.input_rows) == (2 * MANY, 2 * MANY)

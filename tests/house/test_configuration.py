@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from pathlib import Path
+
+import pytest
 
 from sluice.core.configuration import JobConfiguration, Timing
 from sluice.declaration import checkpointing
 from sluice.declaration.checkpointing import OPTIONS, StateBackend
+from sluice.spark.session import JVM_OPTIONS, PYTHON_WORKERS
 from tests.house.configuration_page import PAGE, written
 
 
@@ -67,3 +71,16 @@ def test_the_page_has_every_restart_strategy_with_its_defaults() -> None:
         }
         for name in ("no_restart", "fixed_delay", "exponential_delay", "failure_rate")
     }
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "place", ["docker-compose.yaml", "docs/own-airflow.md", "docs/guides/clusters.md"]
+)
+def test_its_python_workers_and_its_jvm_are_ours(place: str) -> None:
+    text = (REPOSITORY / place).read_text()
+
+    lines = [JVM_OPTIONS, *(f"{name}={value}" for name, value in PYTHON_WORKERS.items())]
+    assert [line for line in lines if line not in text] == []

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.kafka.declared import Json, Kafka, KafkaTopic
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.connectors.postgres.declared_source import PostgresTable as PostgresSource
+from sluice.core.answers import Attempt
 from sluice.core.configuration import JobStatus
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing, fixed_delay
@@ -23,12 +27,16 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.job.places import open_side_table
 from sluice.local.driver import Epoch, run_epochs
+from sluice.store.open import StoreLocation, open_store
+from tests.builders import ATTEMPTED, PLANNED
+from tests.contract.sink_case import JOB
 from tests.exactly_once.places import Places
 from tests.exactly_once.targets import consumed, scanned
 from tests.spark.folder_job import a_submitted_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 ORDERS = 400
 CHECKPOINTING = Checkpointing(restart_strategy=fixed_delay(attempts=9, delay=timedelta(0)))
@@ -115,3 +123,41 @@ def upper(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     return rows.withColumn("page", F.upper("page"))
+
+
+DOCS = Path(__file__).parents[2] / "docs/connectors/files_table.md"
+
+
+def snippet(name: str) -> str:
+    found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("kind",)], ids=["flat", "partitioned"])
+def test_spark_sees_what_is_committed(
+    spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    store = open_store(StoreLocation(root=f"file://{tmp_path}/a table"))
+    table = ManifestTable("alerts", store, latest=True, partition_by=partition_by)
+    for version in (1, 2, 3):
+        batch = pa.table({"id": [version, -version], "kind": ["a/b c", None]})
+        staged = table.stage(
+            batch,
+            Attempt(
+                checkpoint_id=version, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED
+            ),
+        )
+        if version < 3 and staged is not None:
+            table.commit(JOB, version, version - 1 or None, [staged])
+    code = "".join(snippet(name) for name in ("polars-files", "spark-append"))
+    names: dict[str, Any] = {"spark": spark}
+
+    exec(code.replace("TABLE", f"{tmp_path}/a table"), names)  # noqa: S102
+
+    assert sorted((row.id, row.kind) for row in names["rows"].collect()) == [
+        (-2, None),
+        (-1, None),
+        (1, "a/b c"),
+        (2, "a/b c"),
+    ]

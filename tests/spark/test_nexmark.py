@@ -12,9 +12,9 @@ import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from bench.nexmark_files import write_json_lines, write_parquet
 from sluice.connectors.nexmark.source import NexmarkSource
@@ -29,11 +29,10 @@ from sluice.job.job import Job
 from sluice.job.places import open_result_table, open_side_table
 from sluice.local.driver import Epoch, run_epochs
 from sluice.state.segments import to_frame
+from tests.fuzz.on_spark import WAYS, play_on_spark, spark_plan
+from tests.fuzz.plans import from_json, to_json
 from tests.spark.folder_job import a_submitted_job
 from tests.spark.nexmark_oracle import QUERIES, expected, rows_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 EVENTS = 6_000
 MOMENT = timedelta(milliseconds=10)
@@ -126,3 +125,21 @@ def test_a_query_however_it_is_cut(
     run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
 
     check_result(job, query, events)
+
+
+SEEDS = range(len(WAYS))
+FOUND = sorted(Path(__file__).parents[1].joinpath("fuzz", "found", "on_spark").glob("*.json"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_sink_holds_what_batch_sql_says(spark: SparkSession, seed: int) -> None:
+    plan = spark_plan(seed)
+
+    failure = play_on_spark(plan, spark)
+
+    assert failure is None, f"seed {seed}: {failure}\n{to_json(plan)}"
+
+
+@pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
+def test_what_was_found_on_spark_once_stays_right(spark: SparkSession, file: Path) -> None:
+    assert play_on_spark(from_json(file.read_text()), spark) is None

@@ -1,4 +1,4 @@
-"""Time zone and ANSI mode are ours, wherever a session comes from; so are Python's workers."""
+"""A session's zone, ANSI mode and Python are ours; its server is asked whether it answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from harness.spark_archive import java_options
 from sluice.declaration import aggregates as agg
+from sluice.devstack.processes import LOOPBACK, free_ports
 from sluice.sinks import FilesTable
-from sluice.spark.session import SETTINGS, is_on_one_machine, task_slots
+from sluice.spark import session
+from sluice.spark.session import SETTINGS, ask_spark, is_on_one_machine, task_slots
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 FOREIGN = {
     "spark.sql.session.timeZone": "Europe/Berlin",
@@ -232,3 +236,36 @@ def test_a_jvm_that_is_not_there_is_named_with_what_it_needs(script: str, words:
     )
 
     assert words in run.stdout, run.stderr
+
+
+@pytest.fixture(name="mute")
+def _mute() -> Iterator[int]:
+    """A port that the kernel answers, and no program."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_port_without_a_server_and_a_server_that_hangs_are_errors(
+    mute: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "CONNECT_TIMEOUT_S", 0.2)
+    (closed,) = free_ports(1)
+
+    with pytest.raises(ConnectionRefusedError):
+        ask_spark(f"sc://{LOOPBACK}:{closed}")
+    with pytest.raises(TimeoutError):
+        ask_spark(f"sc://{LOOPBACK}:{mute}")
+
+
+def test_of_a_server_behind_tls_the_port_is_enough(mute: int) -> None:
+    ask_spark(f"sc://{LOOPBACK}:{mute}/;use_ssl=true")
+    ask_spark(f"sc://{LOOPBACK}:{mute}/;token=secret")
+
+
+def test_the_jvm_has_one_compiler_and_the_archive(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 - There is no other way to what it was given.
+    assert jvm is not None
+
+    bean = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+
+    assert {*java_options().split()} <= {*bean.getInputArguments()}

@@ -1,4 +1,4 @@
-"""The main job on a real local Spark: its result is that of plain Python over the whole log."""
+"""The two demos on a real local Spark, each against another computation of its result."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from sluice.core.ids import CheckpointId
 from sluice.core.restoring import Latest
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
-from sluice.job.places import open_side_table
+from sluice.job.places import open_result_table, open_side_table
 from sluice.local.driver import Epoch, run_epochs
 from sluice.surface.checkpoints import history
+from tests.best_auctions import best_auctions
 from tests.spark.folder_job import no_failure
 from tests.spark.sshd_log import Alert, write_allowlist, write_log
 
@@ -181,3 +182,21 @@ def test_parallelism_may_change_between_runs(
 
     assert alerts(job) == expected
     assert [task.parallelism for task in epochs[-1].plan.tasks] == [2, 2, 2]
+
+
+EVENTS = 20_000
+
+
+def test_the_ranking_equals_one_query_over_all_events(
+    spark: SparkSession, submitted: Callable[..., Job]
+) -> None:
+    job = submitted("auctions", parallelism=2, max_records=9_000, events=EVENTS)
+    epochs: list[Epoch] = []
+
+    status = run_epochs(job, spark, epochs=None, drain=False, report=epochs.append)
+
+    table = open_result_table(job, job.state().configuration.params).read()
+    ranking = table.sort_by([("category", "ascending"), ("rank", "ascending")]).to_pylist()
+    assert status is JobStatus.FINISHED
+    assert len(epochs) == 3
+    assert ranking == best_auctions(EVENTS)

@@ -1,7 +1,9 @@
-"""The example pipelines, tested as their users would test them."""
+"""The example pipelines, and the blocks of docs/testing.md, tested as their users would."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from pipelines import auctions, ssh_threats
@@ -62,3 +64,20 @@ def test_who_guesses_passwords_is_told_of_unless_he_is_on_the_list() -> None:
     assert alerts.rows() == [("10.0.0.1", 5, 5)]
     malformed = result.side_output("parse", "malformed")
     assert malformed.height == 1
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+
+
+def test_the_page_s_examples_run_and_its_tests_pass() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    module: dict[str, Any] = {"__name__": "docs_testing"}
+
+    exec(compile("\n".join(blocks), str(PAGE), "exec"), module)  # noqa: S102 - our own page
+    tests = [name for name in module if name.startswith("test_")]
+    for name in tests:
+        module[name]()
+
+    assert len(tests) == 4
+    assert module["takings"].height == 12
+    assert [number for number, _, _ in module["progress"]] == [1, 2, 3]

@@ -1,13 +1,16 @@
-"""A library that is missing, or too old, is one sentence that says what to install."""
+"""What `import sluice` has: its public names, and libraries that may be missing or too old."""
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+import sluice
 from sluice.connectors.avro import decompressed
 from sluice.connectors.delta_log import DeltaPlace
 from sluice.connectors.iceberg.catalog import CatalogTable
@@ -125,3 +128,23 @@ def test_a_pyspark_that_is_too_old_is_refused_before_a_jvm_is_started(
 
     with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.1 \(the library pyspark\) is not"):
         a_spark()
+
+
+def test_every_public_name_is_there_and_known_to_type_checkers() -> None:
+    tree = ast.parse(Path(sluice.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    assert sorted(typed) == sorted(sluice.__all__)
+    assert all(getattr(sluice, name) is not None for name in sluice.__all__)
+    assert set(sluice.__all__) <= set(dir(sluice))
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'sluice' has no attribute 'nobody'"):
+        _ = sluice.nobody

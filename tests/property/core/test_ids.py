@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.ids import FIRST_CHECKPOINT_ID, CheckpointId, CheckpointIdCounter, SubtaskId
-from tests.conformance.flink_rules import get_and_increment
+from tests.conformance.flink_plan import get_and_increment
 
 
 def test_the_first_id_is_1_and_get_shows_the_next() -> None:

@@ -18,7 +18,7 @@ from sluice.core.key_groups import (
     hash_range,
     key_group_range,
 )
-from tests.conformance.flink_rules import previous_subtasks
+from tests.conformance.flink_plan import previous_subtasks
 
 hashes = st.integers(MIN_HASH, MAX_HASH) | st.sampled_from([MIN_HASH, -1, 0, MAX_HASH])
 SMALL = [(maximum, p) for maximum in range(1, 24) for p in range(1, maximum + 1)]

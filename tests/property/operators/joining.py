@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
 from sluice.operators.operator import EpochTime, Outcome
-from tests.property.operators.barriers import rising
-from tests.property.operators.played import EPOCH, MS
+from tests.property.operators.played import EPOCH, MS, rising
 from tests.property.operators.subtask import Epoch, Row, Subtask, in_chunks
 
 INSTANT = pl.Datetime("us", "UTC")

@@ -13,13 +13,13 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedAggregate, Stateful
 from sluice.operators.aggregate import KeyedAggregateOperator
 from sluice.operators.operator import FILTER, EpochTime, Operator, Outcome, Partial
-from tests.property.operators.barriers import rising
 from tests.property.operators.subtask import INPUT, Epoch, Row, Subtask, in_chunks
 
 KEYS = ("id", "name")
@@ -201,3 +201,28 @@ def between(start_ms: int, end_ms: int, *chunks: Epoch, of: Subtask) -> Outcome:
 def max_timestamp_ms(end: datetime) -> int:
     """The millisecond at which a window with that end is over."""
     return (end - EPOCH - timedelta(microseconds=1)) // MS
+
+
+EVERY_MS = 7
+
+
+def times_of(ends: Sequence[int]) -> list[EpochTime]:
+    """Of epochs that end with these watermarks; the checkpoints are triggered 7 ms apart."""
+    starts = [MIN_WATERMARK, *ends[:-1]]
+    return [
+        EpochTime(
+            checkpoint_id=number,
+            previous_watermark_ms=start,
+            watermark_ms=end,
+            processing_time_ms=number * EVERY_MS,
+        )
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True), start=1)
+    ]
+
+
+@st.composite
+def rising(draw: st.DrawFn, epochs: int, first_ms: int = -40, last_ms: int = 40) -> list[EpochTime]:
+    ends = sorted(draw(st.integers(first_ms, last_ms)) for _ in range(epochs))
+    if draw(st.booleans()):
+        ends[-1] = MAX_WATERMARK
+    return times_of(ends)

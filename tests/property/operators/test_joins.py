@@ -20,7 +20,6 @@ from sluice.declaration import operations as ops
 from sluice.operators.build import build_operator
 from sluice.operators.operator import WEIGHT, Operator
 from tests.examples import examples
-from tests.property.operators.barriers import times_of
 from tests.property.operators.changelogs import applied, changelogs, kept, with_weight
 from tests.property.operators.joining import (
     LEFT,
@@ -35,7 +34,7 @@ from tests.property.operators.joining import (
     play,
     rights,
 )
-from tests.property.operators.played import seeds
+from tests.property.operators.played import seeds, times_of
 from tests.property.operators.subtask import Epoch, Row, Subtask, check_content_alone_decides
 
 pytestmark = pytest.mark.usefixtures("either_way")

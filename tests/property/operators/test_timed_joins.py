@@ -20,7 +20,6 @@ from sluice.declaration import operations as ops
 from sluice.declaration.operations import Attached, Hopping, Tumbling, Window
 from sluice.operators.joins import IntervalJoinOperator, WindowJoinOperator, interval_pairs
 from tests.examples import examples
-from tests.property.operators.barriers import times_of
 from tests.property.operators.joining import (
     INSTANT,
     LEFT,
@@ -37,7 +36,7 @@ from tests.property.operators.joining import (
     play,
     timed_histories,
 )
-from tests.property.operators.played import EPOCH, MS, seeds
+from tests.property.operators.played import EPOCH, MS, seeds, times_of
 from tests.property.operators.subtask import Row, Subtask, check_content_alone_decides
 
 # --- interval -------------------------------------------------------------------------------------

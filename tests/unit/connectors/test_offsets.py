@@ -1,4 +1,4 @@
-"""The unread part behind a barrier: counted when the barrier is cut, and never guessed."""
+"""Barriers: the unread part behind one is counted, and Spark reads a place once for each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import FilesSource
 from sluice.connectors.nexmark.source import NexmarkSource
 from sluice.connectors.offsets import OffsetSource, Readable
+from sluice.connectors.spark_read.declared import Readings
 from sluice.core.plan import Slice, Unread
-from sluice.declaration.places import SourcePosition
+from sluice.declaration.places import Barrier, SourcePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +89,20 @@ def test_a_generator_that_ends_says_what_is_left_and_one_that_does_not_cannot() 
 
     assert ends.unread == Unread(partitions=1, records=15)
     assert endless.unread is None
+
+
+OFTEN, SELDOM = Readings(1), Readings(3_600_000)
+
+
+def plan(source: Readings, position: SourcePosition) -> Barrier:
+    return source.plan(position, max_records=None, parallelism=1)
+
+
+def test_another_interval_or_an_earlier_clock_neither_stops_the_readings_nor_repeats_all() -> None:
+    first = plan(OFTEN, ())
+
+    later = plan(SELDOM, first.position)  # Its numbers are lower, as behind a clock that went back.
+    again = plan(OFTEN, later.position)
+
+    assert [one.records for one in (first, later, again)] == [1, 0, 1]
+    assert later.position[0].offset < first.position[0].offset

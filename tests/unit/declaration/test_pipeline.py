@@ -1,4 +1,4 @@
-"""Mistakes of declarations: each is refused with its name and the fix."""
+"""Mistakes of declarations, and of places of one's own: each is refused with the fix."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sluice.connectors.offsets import OffsetSource
+from sluice.connectors.staged_sink import Target, TargetDefaults
 from sluice.declaration import aggregates as agg
 from sluice.declaration import results
 from sluice.declaration.changelog import Retract, Upsert
@@ -23,6 +25,7 @@ from sluice.declaration.operations import (
 )
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
+from sluice.declaration.places import Barrier, Sink, SinkDefaults, Source, SourceDefaults
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
@@ -617,3 +620,26 @@ def test_the_name_of_a_type_is_refused_where_it_is_declared() -> None:
         keyed.process(
             "p", lambda rows, state: (rows, state), state={"n": "bigint"}, result={"a": int}
         )
+
+
+def left_by(protocol: type, defaults: type) -> set[str]:
+    """The members of *protocol* for which *defaults* has nothing."""
+    members = {name for name in vars(protocol) if not name.startswith("_")}
+    return members - set(vars(defaults))
+
+
+def test_of_a_source_at_most_five_methods_have_to_be_written() -> None:
+    assert left_by(Source, SourceDefaults) == {"bounded", "schema", "plan", "read"}
+    assert OffsetSource.__abstractmethods__ == {"bounded", "name", "schema", "readable", "read"}
+
+
+def test_of_a_sink_at_most_six_methods_have_to_be_written() -> None:
+    whole = {"stage", "commit", "is_published", "compare", "recover", "abort"}
+    assert left_by(Sink, SinkDefaults) == whole
+    assert left_by(Target, TargetDefaults) == {"publish", "timeline", "recover"}
+
+
+def test_a_partition_that_waits_without_an_entry_is_refused() -> None:
+    """It would not hold the watermark back: its rows would be late, and lost."""
+    with pytest.raises(ValueError, match="a waiting partition has an entry in the position"):
+        Barrier(position=(), slices=(), exhausted=False, waiting=("new",))

@@ -1,15 +1,23 @@
-"""SQL of one row as a tree: what is read, what is not, and what is the same."""
+"""SQL of one row as a tree: what is read, and which functions and patterns need no Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 
+import polars as pl
 import pytest
 
+from sluice.declaration.aggregates import count
 from sluice.declaration.column_types import ColumnType
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.sql import parsed
-from sluice.declaration.sql_functions import FUNCTIONS
-from sluice.declaration.sql_tree import LITERAL, Call, Column, Literal, spelled
+from sluice.declaration.sql_functions import CASTS, FUNCTIONS, Signature, only_sparks
+from sluice.declaration.sql_regexes import RegexError, regex, searched
+from sluice.declaration.sql_tree import LITERAL, Call, Column, Expression, Literal, spelled
+from sluice.errors import ConfigurationError
+from sluice.sources import Files
 from tests.sql_keywords import KEYWORDS
 
 
@@ -222,3 +230,195 @@ def test_a_tree_is_read_back_from_what_is_shown_of_it() -> None:
 def test_a_tree_is_a_value() -> None:
     assert parsed("a +  1").tree == Call("+", (Column(("a",)), Literal(1, ColumnType("int"))))
     assert hash(parsed("a +  1").tree) == hash(parsed("a + 1").tree)
+
+
+PAGE = Path(__file__).parents[3] / "docs/reference/sql.md"
+
+
+def totals() -> Stream:
+    stream = Pipeline("p").source("events", Files("events", format="json", schema="k string"))
+    return stream.key_by("k").aggregate("totals", n=count())
+
+
+def the_table() -> str:
+    """The table of the page: functions that take the same, with the kinds of their arguments."""
+    functions = _grouped({name: _signatures(FUNCTIONS[name]) for name in FUNCTIONS}, "`, `")
+    casts = _grouped({of: ", ".join(to) for of, to in CASTS.items()}, ", ")
+    rows = [f"| `{names}` | {kinds} |" for kinds, names in functions.items()]
+    rows += [f"| `CAST`, `TRY_CAST` | {of} to {to} |" for to, of in casts.items()]
+    return "\n".join(["| | of |", "|---|---|", *rows])
+
+
+def _grouped(texts: Mapping[str, str], between: str) -> dict[str, str]:
+    """For each text the names that have it."""
+    found = dict[str, list[str]]()
+    for name, text in texts.items():
+        found.setdefault(text, []).append(name)
+    return {text: between.join(names) for text, names in found.items()}
+
+
+def _signatures(signatures: tuple[Signature, ...]) -> str:
+    return "; ".join(map(_signature, signatures))
+
+
+def _signature(signature: Signature) -> str:
+    literals = signature.literals or {}
+    kinds = ["literal" if place in literals else kind for place, kind in enumerate(signature.kinds)]
+    alike = " (of one type)" if signature.same else ""
+    return f"{', '.join(kinds)}{alike}"
+
+
+def test_the_page_lists_what_is_computed() -> None:
+    assert the_table() in PAGE.read_text(), the_table()
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [
+        ("upper(k) || 'x'", None),
+        ("CASE WHEN n > 1 THEN DATE '2026-01-01' END", None),
+        ("n + sha2(k, 256)", "sha2(k, 256)"),
+        ("CAST(k AS binary)", "CAST(k AS binary)"),
+        ("transform(k, x -> x)", "x -> x"),
+        ("upper(k) RLIKE '^[a-z]+$' AND split(k, ',')[0] = 'x'", None),
+        ("coalesce(n, unix_timestamp())", "unix_timestamp()"),
+        ("k LIKE k AND n > 1", "k LIKE k"),
+        ("replace(k, 'a', k)", "replace(k, 'a', k)"),
+        ("k IN (1, 2) OR round(d, 1) > 0 OR to_date(k) IS NULL", None),
+        (r"k RLIKE '\\ba'", r"k RLIKE '\\ba'"),
+    ],
+)
+def test_a_piece_that_only_spark_knows_is_named(text: str, piece: str | None) -> None:
+    only = only_sparks(parsed(text))
+
+    assert (None if only is None else only.piece) == piece
+
+
+def test_behind_a_stage_it_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        totals().where("n > 1 AND sha2(k, 256) = 'x'")
+
+    assert str(error.value) == (
+        "where() of 'totals' has 'sha2(k, 256)' in \"n > 1 AND sha2(k, 256) = 'x'\", which only "
+        "Spark knows; behind a stage compute it in a transform(), or before, in what is read of "
+        "the source"
+    )
+
+
+def test_a_pattern_that_only_spark_reads_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        totals().where("k RLIKE 'a(?=b)'")
+
+    assert str(error.value) == (
+        "where() of 'totals' has \"k RLIKE 'a(?=b)'\" in \"k RLIKE 'a(?=b)'\", which only Spark "
+        "knows (its pattern has '(?='); behind a stage compute it in a transform(), or before, in "
+        "what is read of the source"
+    )
+
+
+def test_behind_a_stage_what_is_computed_has_a_name() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        totals().select("k", "n + 1")
+
+    assert str(error.value) == (
+        "select() of 'totals' computes 'n + 1' without a name; write 'n + 1 AS name'"
+    )
+
+
+def test_over_a_source_it_is_left_to_spark() -> None:
+    stream = Pipeline("p").source("events", Files("events", format="json", schema="k string"))
+
+    assert stream.where("sha2(k, 256) = 'x'").steps
+
+
+def a_call(function: str, *given: str | int) -> Call:
+    of = {str: ColumnType("string"), int: ColumnType("int")}
+    arguments: list[Expression] = [Column(("t",))]
+    return Call(function, (*arguments, *(Literal(one, of[type(one)]) for one in given)))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("", "is empty"),
+        ("(?i)", "is empty"),
+        (r"\bword", r"has \b"),
+        (r"\p{Alpha}", r"has \p"),
+        (r"(a)\1", r"has \1"),
+        ("\\ä", r"has \ä"),
+        ("a\\", "has nothing behind its last backslash"),
+        ("a(?=b)", "has '(?='"),
+        ("(?<name>a)", "has '(?<'"),
+        ("(?m)^a", "has '(?m'"),
+        ("a(?i)b", "has '(?i'"),
+        ("(a", "does not close a group"),
+        ("a)b", "closes a group that is not open"),
+        ("[a", "does not close a class"),
+        ("[]a]", "has an empty class"),
+        ("[a[bc]]", "has [ in a class"),
+        ("[a-z&&[^b]]", "has & in a class"),
+        ("[z-a]", "has no range behind z-"),
+        (r"[a-\d]", "has no range behind a-"),
+        ("[a-c-e]", "has - behind a range in a class"),
+        (r"[\d-e]", "has - behind a class in a class"),
+        ("[--a]", "has - behind - in a class"),
+        ("*a", "repeats nothing with *"),
+        ("a|{2}", "repeats nothing with {"),
+        ("a{,2}", r"has { without a count; write \{"),
+        ("a{3,2}", "repeats with {3,2} what may be nothing"),
+        ("(a*)*", "repeats with * what may be nothing"),
+        ("^+a", "repeats with + what may be nothing"),
+        ("a*+", "has *+"),
+        ("a+??", "has +??"),
+        ("a{2}{3}", "has {2}{"),
+        ("(.{40}){40}", "repeats more than 1000 signs"),
+        ("a{600}b{600}", "repeats more than 1000 signs"),
+        ("a$b", "has $ before its end"),
+        ("(a$)", "has $ before its end"),
+        ("a|b$", "has $ in one of several; write (?:…|…)$"),
+    ],
+)
+def test_a_pattern_that_may_mean_something_else_is_refused(pattern: str, why: str) -> None:
+    with pytest.raises(RegexError) as error:
+        regex(pattern)
+
+    assert str(error.value) == why
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (Call("rlike", (Column(("t",)), Column(("p",)))), "is no literal"),
+        (a_call("regexp_extract", "a", 1), "has 0 groups"),
+        (a_call("regexp_extract", "(a)", -1), "has 1 groups"),
+        (a_call("regexp_extract", "(a)+", 1), "repeats with + the group that is asked for"),
+        (a_call("regexp_extract", "(a)", "1"), "is no literal"),
+        (a_call("regexp_replace", "(a)", "$10"), "is replaced by more than texts, $0 to $9"),
+        (a_call("regexp_replace", "(a)", "$"), "is replaced by more than texts, $0 to $9"),
+        (a_call("regexp_replace", "(a)", "$2"), "has 1 groups"),
+        (a_call("regexp_replace", "a*", ""), "may be nothing"),
+        (a_call("regexp_replace", r"\s$", ""), "has $, and something that may end a line"),
+        (a_call("split", "a?"), "may be nothing"),
+        (a_call("split", "a$"), "has $"),
+    ],
+)  # fmt: skip
+def test_a_search_that_may_find_something_else_is_refused(call: Call, why: str) -> None:
+    with pytest.raises(RegexError) as error:
+        searched(call)
+
+    assert str(error.value) == why
+
+
+def test_the_largest_pattern_is_compiled() -> None:
+    text = pl.Series(["😀" * 1000])
+
+    assert text.str.contains(regex("[^a]{1000}$").ways()[0]).all()
+    assert text.str.contains(regex(r"\W{1000}").body).all()
+    assert text.str.contains(regex("(?s).{1000}").body).all()
+
+
+def test_a_text_without_signs_of_a_pattern_is_a_literal() -> None:
+    assert regex(r"a\.b|").literal is None
+    assert regex(r"a\.\|b").literal == "a.|b"
+    assert regex("a$").literal is None
+    assert regex("a", {0}).literal is None

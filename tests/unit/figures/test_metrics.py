@@ -1,20 +1,36 @@
-"""What the metrics of a job are, out of its state and its statistics."""
+"""What is derived of statistics: the metrics of a job, distributions, the trace of a checkpoint."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.core.answers import StoreRequests
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.state import CoordinatorState
-from sluice.figures.metrics import METRICS, JobFigures, samples, unreadable
-from sluice.figures.overview import Counts, Latest, Restored
+from sluice.figures.metrics import METRICS, JobFigures, Origin, Trace, samples, trace_of, unreadable
+from sluice.figures.overview import (
+    Counts,
+    Latest,
+    Restored,
+    StatsSummary,
+    interpolated_percentile,
+    summary_of,
+)
 from sluice.figures.rates import NodeRates, Rates, SourceLag
-from sluice.figures.record import CheckpointAlignment, CheckpointDuration, SubtaskStats
+from sluice.figures.record import (
+    CheckpointAlignment,
+    CheckpointDuration,
+    CheckpointStats,
+    StageStats,
+    SubtaskStats,
+)
 from tests.property.core.completed_checkpoints import a_completed
-from tests.unit.figures.lines import a_line, a_stage
+from tests.unit.figures.lines import FAILED, a_line, a_stage
 
 NONE = Latest(completed=None, savepoint=None, failed=None, restored=None)
 COUNTS = Counts(restored=1, total=9, in_progress=1, completed=6, failed=2)
@@ -200,3 +216,141 @@ def test_every_metric_has_a_name_of_its_own_and_one_clause_of_help() -> None:
     assert all(name == metric.key for name, metric in METRICS.items())
     assert [m.name for m in METRICS.values() if m.help.endswith(".") or not m.help] == []
     assert METRICS["stateSize"].documentation.endswith("(bytes)")
+
+
+durations = st.lists(st.integers(0, 2**53), min_size=1, max_size=200)
+shares = st.floats(0.001, 0.999)
+
+
+def test_percentiles_are_those_that_flink_computes() -> None:
+    assert summary_of(range(1, 100)) == StatsSummary(
+        min=1, max=99, avg=50, p50=50.0, p90=90.0, p95=95.0, p99=99.0, p999=99.0
+    )
+    assert summary_of([10, 20, 30, 40]) == StatsSummary(
+        min=10, max=40, avg=25, p50=25.0, p90=40.0, p95=40.0, p99=40.0, p999=40.0
+    )
+
+
+def test_one_value_is_its_own_distribution() -> None:
+    assert summary_of([7]) == StatsSummary(
+        min=7, max=7, avg=7, p50=7.0, p90=7.0, p95=7.0, p99=7.0, p999=7.0
+    )
+
+
+def test_what_was_not_measured_is_no_zero() -> None:
+    assert summary_of([None, 4, None]) == summary_of([4])
+    assert summary_of([None]) is None
+    assert summary_of([]) is None
+
+
+@given(durations, shares, shares)
+def test_a_percentile_lies_between_the_extremes_and_grows_with_the_share(
+    given_values: list[int], one: float, other: float
+) -> None:
+    ordered = sorted(given_values)
+    low, high = sorted((one, other))
+
+    assert (
+        ordered[0]
+        <= interpolated_percentile(ordered, low)
+        <= interpolated_percentile(ordered, high)
+        <= ordered[-1]
+    )
+
+
+@given(durations, shares)
+def test_the_order_of_the_values_does_not_matter(given_values: list[int], share: float) -> None:
+    assert summary_of(given_values) == summary_of(reversed(given_values))
+
+
+ORIGIN = Origin(pipeline="auctions", life="a")
+
+
+def with_subtasks(*subtasks: SubtaskStats) -> StageStats:
+    latest = max((s.ack_timestamp or 0 for s in subtasks), default=None)
+    return a_stage(latest_ack_timestamp=latest, subtasks=subtasks)
+
+
+def a_subtask(index: int, start: int | None, ack: int | None, upload: int) -> SubtaskStats:
+    duration = CheckpointDuration(sync=1, async_=upload)
+    return SubtaskStats(index=index, start_timestamp=start, ack_timestamp=ack, checkpoint=duration)
+
+
+def traced(
+    checkpoint: CheckpointStats, *stages: StageStats, committed_at_ms: int | None = None
+) -> Trace:
+    trace = trace_of(ORIGIN, checkpoint, stages, committed_at_ms)
+    assert trace is not None
+    return trace
+
+
+def times(trace: Trace) -> list[tuple[str, int, int]]:
+    return [(span.name, span.start_ms, span.end_ms) for span in trace.spans]
+
+
+DONE = a_line(1, latest_ack_timestamp=1_900, completed_timestamp=2_000)
+STAGE = with_subtasks(a_subtask(0, 1_200, 1_800, 100), a_subtask(1, 1_300, 1_900, 5_000))
+
+
+def test_every_part_has_the_times_that_were_measured() -> None:
+    assert times(traced(DONE, STAGE, committed_at_ms=2_500)) == [
+        ("checkpoint auctions", 1_000, 2_500),
+        ("trigger", 1_000, 1_200),
+        ("stage count", 1_200, 1_900),
+        ("subtask 0", 1_200, 1_800),
+        ("upload", 1_700, 1_800),
+        ("subtask 1", 1_300, 1_900),
+        ("upload", 1_300, 1_900),  # Longer than the subtask, on another clock: cut to it.
+        ("finalize", 1_900, 2_000),
+        ("commit", 2_000, 2_500),
+    ]
+
+
+def test_each_part_is_below_what_it_is_a_part_of_and_has_an_id_of_its_own() -> None:
+    trace = traced(DONE, STAGE, committed_at_ms=2_500)
+
+    names = {span.span_id: span.name for span in trace.spans}
+    assert len(names) == len(trace.spans)
+    assert {(span.name, names.get(span.parent_id or 0)) for span in trace.spans} == {
+        ("checkpoint auctions", None),
+        ("trigger", "checkpoint auctions"),
+        ("stage count", "checkpoint auctions"),
+        ("subtask 0", "stage count"),
+        ("subtask 1", "stage count"),
+        ("upload", "subtask 0"),
+        ("upload", "subtask 1"),
+        ("finalize", "checkpoint auctions"),
+        ("commit", "checkpoint auctions"),
+    }
+
+
+def test_the_same_checkpoint_is_the_same_trace_and_another_one_is_not() -> None:
+    assert traced(DONE, STAGE) == traced(DONE, STAGE)
+
+    others = [
+        trace_of(Origin(pipeline="auctions", life="b"), DONE, ()),
+        trace_of(Origin(pipeline="other", life="a"), DONE, ()),
+        traced(a_line(2, completed_timestamp=3_000)),
+    ]
+    assert traced(DONE).trace_id not in {one.trace_id for one in others if one is not None}
+
+
+def test_a_failed_one_says_why_and_has_what_is_known_of_it() -> None:
+    failed = a_line(
+        1, FAILED, failure_timestamp=3_000, failure_reason="DECLINED", failure_message="disk full"
+    )
+    silent = with_subtasks(a_subtask(0, None, 1_500, 0))
+
+    trace = traced(failed, silent, with_subtasks(a_subtask(0, 1_200, None, 0)))
+
+    assert times(trace) == [
+        ("checkpoint auctions", 1_000, 3_000),
+        ("trigger", 1_000, 1_200),
+        ("stage count", 1_200, 1_200),
+    ]
+    assert trace.spans[0].error == "DECLINED: disk full"
+    assert trace.spans[0].attributes["sluice.checkpointStatus"] == "FAILED"
+
+
+def test_a_pending_one_has_no_trace_yet() -> None:
+    assert trace_of(ORIGIN, a_line(1), ()) is None

@@ -17,6 +17,7 @@ import pytest
 from sluice.errors import CorruptSegment, ProtocolViolation
 from sluice.protocol.records import checksum
 from sluice.state import segments
+from sluice.state.key_hash import key_hash
 from sluice.state.segments import (
     HASH,
     IDENTITY,
@@ -283,3 +284,32 @@ def test_a_map_has_the_size_of_its_entries(
 
     assert row_sizes(rows).to_list() == [8 + size for size in sizes]
     assert [row_sizes(rows[n : n + 1]).item() for n in range(3)] == [8 + size for size in sizes]
+
+
+ROWS = 50_001
+SLICE = 1_000  # Less than a block.
+NUMBERS = pl.Series("number", range(ROWS))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        NUMBERS,
+        NUMBERS.cast(pl.Int32),
+        pl.Series([f"{number:036d}" for number in range(ROWS)]),
+        pl.Series([f"{number:07d}".encode() for number in range(ROWS)]),
+        pl.Series(["é" * (number % 41) for number in range(ROWS)]),
+        pl.Series([None if number % 3 else f"key {number}" for number in range(ROWS)]),
+        pl.Series([None] * ROWS, dtype=pl.String),
+        pl.Series([""] * ROWS),
+    ],
+    ids=["long", "int", "texts", "bytes", "lengths", "nulls", "no text", "empty texts"],
+)
+def test_a_hash_does_not_depend_on_the_rows_around_it(key: pl.Series) -> None:
+    rows = pl.DataFrame({"key": key, "number": NUMBERS})
+
+    hashed = key_hash(rows, ["number", "key"])
+
+    slices = [key_hash(part, ["number", "key"]) for part in rows.iter_slices(SLICE)]
+    assert np.array_equal(hashed, np.concatenate(slices))
+    assert np.array_equal(hashed[7:ROWS], key_hash(rows.slice(7), ["number", "key"]))

@@ -1,11 +1,13 @@
-"""The state of a keyed function in a job: what its checkpoints keep of it, and how it is shown."""
+"""The state of a keyed function in a job: what its checkpoints keep of it, and its pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 
+import msgspec
 import pytest
 
 from harness.jobs import a_running_job
@@ -29,8 +31,8 @@ from sluice.job.analysis import analyse, check_state
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.surface.state import open_state, state_page, state_table_names
-from tests.unit.surface.epochs import play
+from sluice.surface.state import json_value, open_state, state_page, state_table_names
+from tests.unit.surface.epochs import COUNTING, a_counting_job, play, take
 
 STAGE = "prices"
 ONCE_MORE = StateTtlConfig(
@@ -245,3 +247,37 @@ def test_a_value_that_gets_a_ttl_of_its_own_is_refused_before_it_is_read() -> No
 
     assert "state 'highest' had the TTL of its stage and now has its own" in str(error.value)
     assert "state 'bids' had a TTL of its own and now has that of its stage" in str(error.value)
+
+
+def test_pages_of_any_size_have_every_row_once() -> None:
+    job = a_counting_job()
+    take(job)
+    whole = state_page(job, "latest", COUNTING, table=None, offset=0, limit=1_000)
+    rows: list[dict[str, object]] = []
+    offset: int | None = 0
+
+    while offset is not None:
+        page = state_page(job, "1", COUNTING, table=whole.table, offset=offset, limit=7)
+        rows += page.rows
+        offset = page.next
+
+    assert len(rows) > 14
+    assert rows == [*whole.rows]
+    assert whole.next is None
+    assert (whole.checkpoint, whole.stored_rows) == (1, len(rows))
+    assert {column.name: column.is_key for column in whole.columns}["bid_auction"]
+    assert msgspec.json.decode(msgspec.json.encode(whole))["rows"] == [*whole.rows]
+
+
+def test_a_table_that_is_not_there_is_refused_with_those_that_are() -> None:
+    job = a_counting_job()
+    take(job)
+
+    with pytest.raises(ConfigurationError, match=f"of stage '{COUNTING}' has no table 'x'; it has"):
+        state_page(job, "latest", COUNTING, table="x", offset=0, limit=1)
+
+
+def test_what_json_has_no_value_for_is_text() -> None:
+    row = {"b": b"\xff", "d": Decimal("1.50"), "t": timedelta(milliseconds=1500), "l": [b"a"]}
+
+    assert json_value(row) == {"b": "/w==", "d": "1.50", "t": 1.5, "l": ["YQ=="]}
