@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, count
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, get_args
@@ -96,12 +96,28 @@ class BegunJournal:
     token: str
 
 
-def encode_begun(begun: BegunJournal) -> bytes:
-    return _seal("begun journal", begun)
+def _codec(kind: str, cls: type[T]) -> tuple[Callable[[T], bytes], Callable[[bytes, str], T]]:
+    """How a record is encoded, and how its bytes, which have a key, are decoded."""
+
+    def encode(record: T) -> bytes:
+        return _seal(kind, record)
+
+    def decode(raw: bytes, key: str) -> T:
+        return _open(kind, cls, raw, key)
+
+    return encode, decode
 
 
-def decode_begun(raw: bytes, key: str) -> BegunJournal:
-    return _open("begun journal", BegunJournal, raw, key)
+encode_begun, decode_begun = _codec("begun journal", BegunJournal)
+encode_ack, decode_ack = _codec("ack", Ack)
+encode_answer, decode_answer = _codec("stage answer", StageAnswer)
+encode_decline, decode_decline = _codec("decline", Decline)
+encode_failure, decode_failure = _codec("task failure", TaskFailure)
+encode_metadata, decode_metadata = _codec("checkpoint metadata", CheckpointMetadata)
+encode_pointer, decode_pointer = _codec("savepoint pointer", SavepointPointer)
+encode_compaction, decode_compaction = _codec("compaction", Compaction)
+encode_merged_runs, decode_merged_runs = _codec("merged runs", MergedRuns)
+encode_statistics, decode_statistics = _codec("checkpoint statistics", CheckpointStatistics)
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
@@ -156,78 +172,6 @@ def encode_position_layer(entries: Sequence[PartitionOffset]) -> bytes:
 
 def decode_position_layer(raw: bytes, key: str) -> tuple[PartitionOffset, ...]:
     return _open("position layer", _PositionLayer, raw, key).entries
-
-
-def encode_ack(ack: Ack) -> bytes:
-    return _seal("ack", ack)
-
-
-def decode_ack(raw: bytes, key: str) -> Ack:
-    return _open("ack", Ack, raw, key)
-
-
-def encode_answer(answer: StageAnswer) -> bytes:
-    return _seal("stage answer", answer)
-
-
-def decode_answer(raw: bytes, key: str) -> StageAnswer:
-    return _open("stage answer", StageAnswer, raw, key)
-
-
-def encode_decline(decline: Decline) -> bytes:
-    return _seal("decline", decline)
-
-
-def decode_decline(raw: bytes, key: str) -> Decline:
-    return _open("decline", Decline, raw, key)
-
-
-def encode_failure(failure: TaskFailure) -> bytes:
-    return _seal("task failure", failure)
-
-
-def decode_failure(raw: bytes, key: str) -> TaskFailure:
-    return _open("task failure", TaskFailure, raw, key)
-
-
-def encode_metadata(metadata: CheckpointMetadata) -> bytes:
-    return _seal("checkpoint metadata", metadata)
-
-
-def decode_metadata(raw: bytes, key: str) -> CheckpointMetadata:
-    return _open("checkpoint metadata", CheckpointMetadata, raw, key)
-
-
-def encode_pointer(pointer: SavepointPointer) -> bytes:
-    return _seal("savepoint pointer", pointer)
-
-
-def decode_pointer(raw: bytes, key: str) -> SavepointPointer:
-    return _open("savepoint pointer", SavepointPointer, raw, key)
-
-
-def encode_compaction(compaction: Compaction) -> bytes:
-    return _seal("compaction", compaction)
-
-
-def decode_compaction(raw: bytes, key: str) -> Compaction:
-    return _open("compaction", Compaction, raw, key)
-
-
-def encode_merged_runs(merged: MergedRuns) -> bytes:
-    return _seal("merged runs", merged)
-
-
-def decode_merged_runs(raw: bytes, key: str) -> MergedRuns:
-    return _open("merged runs", MergedRuns, raw, key)
-
-
-def encode_statistics(statistics: CheckpointStatistics) -> bytes:
-    return _seal("checkpoint statistics", statistics)
-
-
-def decode_statistics(raw: bytes, key: str) -> CheckpointStatistics:
-    return _open("checkpoint statistics", CheckpointStatistics, raw, key)
 
 
 def format_version(raw: bytes, key: str) -> int:
