@@ -131,11 +131,6 @@ class KeyedAggregateOperator(FoldedGroups):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be aggregated so.
-        """
         assert isinstance(stage.operation, ops.KeyedAggregate)
         aggregates = stage.operation.aggregates
         self._input = input_schema(schema)

@@ -278,11 +278,6 @@ class ChangelogNormalizeOperator(RawRows):
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: rows have a column whose values cannot be told apart by a hash.
-        """
         operation = stage.operation
         assert isinstance(operation, ops.ChangelogNormalize)
         self._input = input_schema(schema)

@@ -94,11 +94,6 @@ class RegularJoinOperator(RawRows):
     """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
-        """*left* and *right* are the schemas of the inputs.
-
-        Raises:
-            ConfigurationError: the inputs cannot be joined so.
-        """
         assert isinstance(stage.operation, ops.RegularJoin)
         assert stage.operation.how in ("inner", "semi")
         columns = JoinColumns(stage, left, right, stage.operation.how, reserved=[SEQUENCE])
@@ -195,11 +190,6 @@ class ChangelogJoin(RawRows):
     """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
-        """*left* and *right* are the schemas of the inputs.
-
-        Raises:
-            ConfigurationError: the inputs cannot be joined so.
-        """
         assert isinstance(stage.operation, ops.RegularJoin)
         how = stage.operation.how
         reserved = [COPIES, _OTHER_COPIES, _MATCHED, _BEFORE, _HAD, _HAS]
@@ -694,11 +684,6 @@ class IntervalJoinOperator(RawRows):
     """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
-        """*left* and *right* are the schemas of the inputs.
-
-        Raises:
-            ConfigurationError: the inputs cannot be joined so.
-        """
         declared = stage.operation
         assert isinstance(declared, ops.IntervalJoin)
         reserved = [_EXPIRES_MS, _MATCHED, SEQUENCE]
@@ -905,11 +890,6 @@ class WindowJoinOperator(RawRows):
     """
 
     def __init__(self, stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
-        """*left* and *right* are the schemas of the inputs.
-
-        Raises:
-            ConfigurationError: the inputs cannot be joined so.
-        """
         assert isinstance(stage.operation, ops.WindowJoin)
         self._how = stage.operation.how
         window = stage.operation.window

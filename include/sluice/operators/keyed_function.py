@@ -118,11 +118,6 @@ class ProcessKeyedOperator(RawRows):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the declared columns cannot be kept.
-        """
         assert isinstance(stage.operation, ops.ProcessKeyed)
         self._uid = stage.uid
         self._function = stage.operation.function
@@ -715,11 +710,6 @@ class ProcessOperator(RawRows):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the declared columns cannot be kept.
-        """
         assert isinstance(stage.operation, ops.Process)
         self._uid = stage.uid
         self._function = stage.operation.function

@@ -147,7 +147,10 @@ class Adopts(Protocol):
 
 
 class Operator(Protocol):
-    """A built-in stateful operator, built for one stage and the schemas of its inputs."""
+    """A built-in stateful operator, built for one stage and the schemas of its inputs.
+
+    Its initializer raises ConfigurationError for inputs over which it cannot compute.
+    """
 
     @property
     def tables(self) -> Mapping[str, StateSchema]:

@@ -195,11 +195,6 @@ class LatestOperator(BestRows):
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be compared so.
-        """
         operation = stage.operation
         assert isinstance(operation, ops.Latest)
         self._input = input_schema(schema)
@@ -249,11 +244,6 @@ class TopNOperator(BestRows):
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be ranked so.
-        """
         operation = stage.operation
         assert isinstance(operation, ops.TopN)
         self._input = input_schema(schema)
@@ -308,11 +298,6 @@ class WindowTopNOperator(RawRows):
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be ranked so.
-        """
         operation = stage.operation
         assert isinstance(operation, ops.WindowTopN)
         self._input = input_schema(schema)
@@ -410,11 +395,6 @@ class DeduplicateOperator(RawRows):
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be deduplicated so.
-        """
         operation = stage.operation
         assert isinstance(operation, ops.Deduplicate)
         self._input = input_schema(schema)

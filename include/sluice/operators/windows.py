@@ -77,11 +77,6 @@ class AlignedWindow(FoldedGroups):
     """Aggregates per key and tumbling, hopping or attached window."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be windowed so.
-        """
         operation = stage.operation
         assert isinstance(operation, ops.WindowAggregate)
         self._input = input_schema(schema)
@@ -418,11 +413,6 @@ class SessionWindow(FoldedGroups):
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
-        """*schema* is that of the input.
-
-        Raises:
-            ConfigurationError: the input cannot be cut into sessions.
-        """
         operation = stage.operation
         assert isinstance(operation, ops.WindowAggregate)
         assert isinstance(operation.window, Session)
