@@ -29,7 +29,7 @@ from sluice.declaration.schedules import Cron
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice_airflow.dags import require_sound
-from sluice_airflow.rest.drivers import show_next_trigger
+from sluice_airflow.rest.jobs import show_next_trigger
 from sluice_airflow.rest.readings import ViewReader
 from tests.airflow.rest import Api, auctions_in, found
 from tests.airflow.test_upgrades import a_chain, a_checkpoint, a_running_job, declared

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.devstack import processes
-from sluice.devstack.demo import dag_selection
+from sluice.devstack.__main__ import dag_selection
 from sluice.devstack.stack import Ports, StackOptions, service_environment
 from sluice.errors import ConfigurationError
 from sluice.spark.jvm import Java, find_java

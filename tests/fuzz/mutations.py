@@ -312,7 +312,7 @@ PATHS: dict[str, Mutation] = {
     ),
     "no_task_before": Mutation(
         "a stage fails behind one of whose rows Spark plans none",
-        "exchange.snapshot:KeyedSnapshot._read_clock",
+        "exchange.subtask:KeyedSnapshot._read_clock",
         "if clock.producer not in self.executions:",
         "if False:",
         needs=("chained", "filtered_source"),
@@ -347,7 +347,7 @@ PATHS: dict[str, Mutation] = {
     ),
     "chained_ack_is_lost": Mutation(
         "of the stage before it a chained stage believes the first ack alone",
-        "exchange.snapshot:KeyedSnapshot._read_clock",
+        "exchange.subtask:KeyedSnapshot._read_clock",
         "self.executions[clock.producer]]",
         "self.executions[clock.producer][:1]]",
         needs=("chained", "parallel", "epochs"),
@@ -1059,7 +1059,7 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "tables_have_one_case": Mutation(
         "the state's own table of a column is found in its former case alone",
-        "exchange.snapshot:_respelt",
+        "exchange.subtask:_respelt",
         "now.get(handle.table.lower(), handle.table)",
         "handle.table",
         ("count_distinct", "percentile", "string_agg"),
@@ -1095,14 +1095,14 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "begun_column_is_full": Mutation(
         "a column that begins anew is not empty",
-        "exchange.snapshot:_state_of",
+        "exchange.subtask:_state_of",
         "if not columns:",
         "if True:",
         needs=("changed_column", "began"),
     ),
     "begun_column_is_not_shown": Mutation(
         "a column that begins anew shows what it was",
-        "exchange.snapshot:KeyedSnapshot.finish",
+        "exchange.subtask:KeyedSnapshot.finish",
         "if self._begun and",
         "if False and",
         needs=("changed_column", "began", "aggregate"),
@@ -1137,7 +1137,7 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "expired_state_stays": Mutation(
         "what has expired is still there when a longer TTL holds",
-        "exchange.snapshot:StateWriter.__init__",
+        "exchange.subtask:StateWriter.__init__",
         "or work.spec.drops_expired",
         "",
         needs=("changed_ttl",),
@@ -1243,7 +1243,7 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "old_rows_are_not_shown_anew": Mutation(
         "a table keeps what it showed of rows that do not change",
-        "exchange.snapshot:KeyedSnapshot._republish",
+        "exchange.subtask:KeyedSnapshot._republish",
         "self._output.republish(rows, spec.republished)",
         "pass",
         needs=("changed_columns",),
@@ -1257,7 +1257,7 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "nothing_is_sent_again": Mutation(
         "a stage that is recomputed reads only what changed",
-        "exchange.snapshot:KeyedSnapshot.finish",
+        "exchange.subtask:KeyedSnapshot.finish",
         "if self._work.spec.resends:",
         "if False:",
         ("changed_keys", "changed_column", "changed_input"),
@@ -1265,7 +1265,7 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "former_keys_stay": Mutation(
         "rows with keys of before stay when a stage is recomputed",
-        "exchange.snapshot:KeyedSnapshot.finish",
+        "exchange.subtask:KeyedSnapshot.finish",
         ".scan().drop(HASH)",
         ".scan().drop(HASH).clear()",
         needs=("changed_keys", "behind", "upsert"),

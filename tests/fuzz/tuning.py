@@ -57,7 +57,7 @@ def streams(patch: Any) -> None:
 
 def compacts(patch: Any) -> None:
     """Runs of state are files, none is merged at once, and two are enough for a compaction."""
-    patch.setattr("sluice.exchange.snapshot.SMALL_RUN_ROWS", 0)
+    patch.setattr("sluice.exchange.subtask.SMALL_RUN_ROWS", 0)
     patch.setattr("sluice.state.merging.FAN_IN", 2)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import acts, check, compare, doctor, maintenance, run, show, state
+from sluice.cli import acts, check, doctor, maintenance, run, show, state
 from sluice.cli.options import of_job, with_flags
 from sluice.errors import SluiceError
 from sluice.extras import DISTRIBUTION
@@ -72,7 +72,7 @@ for name, command in acts.COMMANDS.items():
     group = checkpoint_commands if name in {"abort", "config"} else app
     settings = TAKES_PARAMETERS if name == "restore" else None
     group.command(name, context_settings=settings)(command)
-app.command("compare")(compare.compare_tables)
+app.command("compare")(maintenance.compare_tables)
 app.command("adopt")(of_job(acts.adopt_command))
 app.command("lag")(of_job(show.lag))
 app.command("metrics")(show.metrics_command)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from sluice.store.redaction import redact_logs
-from sluice_airflow.rest import acts, checkpoints, drivers, jobs
+from sluice_airflow.rest import acts, checkpoints, jobs
 from sluice_airflow.rest.answers import handle_problems, schemas
 from sluice_airflow.settings import PREFIX, VERSION
 
@@ -37,7 +37,7 @@ def create_app() -> FastAPI:
     versioned = APIRouter(prefix=f"/api/{VERSION}")
     for router in (
         jobs.pipelines_router,
-        drivers.drivers_router,
+        jobs.drivers_router,
         checkpoints.notices_router,
         checkpoints.checkpoints_router,
         checkpoints.inspection_router,

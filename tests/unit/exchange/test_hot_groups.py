@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.key_groups import KeyGroupRange, hash_range, key_group_range
-from sluice.exchange.snapshot import HOT, LEAST_ROWS, MAX_KEY_TEXT, MOST_GROUPS, KeyGroupRows
+from sluice.exchange.subtask import HOT, LEAST_ROWS, MAX_KEY_TEXT, MOST_GROUPS, KeyGroupRows
 from sluice.state.segments import HASH
 
 
