@@ -2,6 +2,9 @@
 
 A model to judge by, no part of the product: there a stage finishes as a whole, at a barrier, and
 every stage hears of the barrier through the plan.  Here any subtask may have finished.
+
+Then the checkpoints that use each shared file, and when it may go (SharedStateRegistry), and two of
+Flink's functions that the cases call, said with the product's own.
 """
 
 from __future__ import annotations

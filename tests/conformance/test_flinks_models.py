@@ -1,6 +1,6 @@
 """The models of Flink's rules, and the product's simpler rules beside them.
 
-``flink_plan`` is judged by a graph whose every connection is drawn, and ``flink_registry`` by
+In ``flink_plan`` the plan is judged by a graph whose every connection is drawn, and the registry by
 Flink's own table of last users.  Then the product: who takes part in a checkpoint is whom the plan
 waits for, where a stage finishes as a whole; what a subsumed checkpoint takes with it, and which
 claimed savepoint stays, is what the registry says of the same history.

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 # Where values that Spark computes are the point, it computes them with the code that it generates,
 # as everywhere else.  To generate it for a few rows is an eighth of the CPU of the other files.
-WITH_GENERATED_CODE = (
-    *("test_exchange", "test_fuzz", "test_nexmark", "test_types", "test_updates"),
-)
+WITH_GENERATED_CODE = ("test_exchange", "test_nexmark", "test_types", "test_updates")
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-NOT_ALL = ("test_rows.py", "test_drawing.py", "test_comparing.py", "test_remote_run.py")
+NOT_ALL = ("test_rows.py", "test_remote_run.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

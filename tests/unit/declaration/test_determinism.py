@@ -320,7 +320,7 @@ def test_it_is_named_with_its_line() -> None:
     line = by_reader.__code__.co_firstlineno + 1
 
     assert [*map(str, unpinned(code))] == [
-        f"spark.read reads what no checkpoint pins, at test_unpinned.py line {line}"
+        f"spark.read reads what no checkpoint pins, at test_determinism.py line {line}"
     ]
 
 
