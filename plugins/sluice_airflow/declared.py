@@ -96,8 +96,9 @@ def check_declaration(pipeline: Pipeline, params: Mapping[str, str]) -> None:
         ConfigurationError: a stage cannot compute what it declares; the message names it.
     """
     from sluice.spark.checking import check_pipeline
-    from sluice.spark.session import connect
+    from sluice.spark.session import named_session
 
     settings = Settings.from_environment()
-    spark = connect(settings.spark_remote, pipeline.uid)
-    check_pipeline(pipeline, spark, params, settings.location.endpoint_url)
+    # Of its own: functions that are called here, without rows, make views of the names of others'.
+    with named_session(settings.spark_remote, None) as spark:
+        check_pipeline(pipeline, spark, params, settings.location.endpoint_url)

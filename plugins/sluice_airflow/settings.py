@@ -42,6 +42,12 @@ class Settings:
     def spark_remote(self) -> str:
         return self._required(SPARK_VARIABLE, "the Spark Connect server, as sc://host:port")
 
+    def session(self, pipeline: str, stage: str = "") -> str:
+        """The name of a Spark session of *pipeline*, or of a *stage* of it.  A server may have the
+        jobs of several roots, which interrupt each its own stages.
+        """
+        return f"{pipeline}.{stage}@{self.location.name}"
+
     @property
     def spark_ui(self) -> str:
         """The address of Spark's UI for people; empty when it is not set."""

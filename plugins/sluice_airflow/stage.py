@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperatorLink
 
 from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.pending import PendingCheckpoint
+from sluice.declaration.operations import SparkCode
 from sluice.errors import FencedError
 from sluice.exchange.faults import FAULT_VARIABLE, WORKER_FAULTS
 from sluice.protocol.keys import snapshot_task
@@ -27,9 +28,20 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from sluice.declaration.pipeline import Pipeline
     from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
+
+
+def session_of(settings: Settings, pipeline: Pipeline, stage: str) -> str:
+    """The name of the session that *stage* runs in: the pipeline's, or its own if it is Spark code.
+
+    A function's temporary views are those of its session, and stages run beside each other, each in
+    a process: one would get the rows of the other's view of that name.
+    """
+    is_code = isinstance(pipeline.stages[stage].operation, SparkCode)
+    return settings.session(pipeline.uid, stage if is_code else "")
 
 
 class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's annotations are skipped.
@@ -132,22 +144,25 @@ class SnapshotOperator(StageOperator):
         attempt: int,
         context: Context,  # noqa: ARG002 - for SubmitOperator
     ) -> float:
-        from sluice.spark.session import connect, interrupted_with, stage_tag
+        from sluice.spark.session import interrupted_with, named_session, stage_tag
         from sluice.spark.stage import run_stage
 
         settings = Settings.from_environment()
         if settings.spark_ui:
             log.info("spark ui: %s", settings.spark_ui)
-        spark = connect(settings.spark_remote, self.pipeline.uid)
-        # Also for a timeout or SIGTERM: an abandoned stage must not keep the cores.
         tag = stage_tag(self.pipeline.uid, pending.checkpoint_id, self.stage)
-        started = time.monotonic()
-        with interrupted_with(spark, tag):
-            acknowledged = once_sealed(
-                lambda: run_stage(job, spark, pending.checkpoint_id, self.stage, attempt=attempt)
-            )
-        stage_s = time.monotonic() - started
-        acknowledged.compact()  # The checkpoint goes on meanwhile, as it waits for acks only.
+        session = session_of(settings, self.pipeline, self.stage)
+        with named_session(settings.spark_remote, session) as spark:
+            started = time.monotonic()
+            # Also for a timeout or SIGTERM: an abandoned stage must not keep the cores.
+            with interrupted_with(spark, tag):
+                acknowledged = once_sealed(
+                    lambda: run_stage(
+                        job, spark, pending.checkpoint_id, self.stage, attempt=attempt
+                    )
+                )
+            stage_s = time.monotonic() - started
+            acknowledged.compact()  # The checkpoint goes on meanwhile, as it waits for acks only.
         return stage_s
 
     def needed(self, job: Job) -> tuple[Needed, ...]:
@@ -169,7 +184,7 @@ class CancelStagesOperator(CheckpointOperator):
     """
 
     def act(self, job: Job, context: Context) -> list[str]:
-        from sluice.spark.session import connect, stage_tag
+        from sluice.spark.session import named_session, stage_tag
 
         aborted = [f for f in job.state().failed if f.cause == run_cause(context["ti"])]
         if not aborted:
@@ -179,13 +194,16 @@ class CancelStagesOperator(CheckpointOperator):
             from sluice_airflow.applications import reap
 
             return reap(job, submit)
-        spark = connect(Settings.from_environment().spark_remote, self.pipeline.uid)
-        tags = [
-            stage_tag(self.pipeline.uid, checkpoint.checkpoint_id, stage)
-            for checkpoint in aborted
-            for stage in self.pipeline.stages
-        ]
-        dropped = [operation for tag in tags for operation in spark.interruptTag(tag)]
+        settings, dropped = Settings.from_environment(), list[str]()
+        stages_in: dict[str, list[str]] = {}
+        for stage in self.pipeline.stages:
+            stages_in.setdefault(session_of(settings, self.pipeline, stage), []).append(stage)
+        for session, stages in stages_in.items():
+            with named_session(settings.spark_remote, session) as spark:
+                for checkpoint in aborted:
+                    for stage in stages:
+                        tag = stage_tag(self.pipeline.uid, checkpoint.checkpoint_id, stage)
+                        dropped += spark.interruptTag(tag)
         log.info("stages cancelled on Spark operations=%d", len(dropped))
         return dropped
 

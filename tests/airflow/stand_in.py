@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import ModuleType
@@ -132,6 +132,7 @@ class StandInSpark:
     misspelt: str = ""  # What the analysis of the pipeline says.
     checked: list[str] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)
+    attached: list[str | None] = field(default_factory=list)  # The names of sessions.
     before: Callable[[Job, int, str], None] = lambda job, checkpoint_id, stage: None
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
@@ -141,13 +142,18 @@ class StandInSpark:
         patch.setitem(sys.modules, "sluice.spark.checking", checking)
         vars(session).update(
             ask_spark=lambda remote: None,
-            connect=lambda remote, pipeline: self,
+            named_session=self.named_session,
             interrupted_with=lambda spark, tag: contextlib.nullcontext(),
             stage_tag=lambda pipeline, checkpoint_id, stage: f"{checkpoint_id}-{stage}",
         )
         vars(stage)["run_stage"] = self.run_stage
         patch.setitem(sys.modules, "sluice.spark.session", session)
         patch.setitem(sys.modules, "sluice.spark.stage", stage)
+
+    @contextlib.contextmanager
+    def named_session(self, remote: str, name: str | None) -> Iterator[StandInSpark]:
+        self.attached.append(name)
+        yield self
 
     def interruptTag(self, tag: str) -> list[str]:  # noqa: N802 - Spark's name
         self.interrupted.append(tag)

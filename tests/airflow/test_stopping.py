@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time.timeout import timeout
 
+from sluice import Append
 from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.declaration.checkpointing import no_restart
+from sluice.sinks import FilesTable
+from sluice.sources import Nexmark
+from sluice.store.open import StoreLocation
 from sluice.store.savepoints import SavepointStore
 from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import AbortOperator, CancelOperator, ExportOperator, RestoreOperator
@@ -30,7 +34,7 @@ from sluice_airflow.compat import (
     AirflowTaskTimeout,
 )
 from sluice_airflow.operators import CheckpointOperator
-from sluice_airflow.stage import CancelStagesOperator
+from sluice_airflow.stage import CancelStagesOperator, SnapshotOperator
 from sluice_airflow.trigger_task import WAIT_IN_SLOT_S, TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,
@@ -250,6 +254,30 @@ def test_stages_of_an_aborted_checkpoint_are_cancelled_on_spark(
 
     assert task.execute(a_context(run_id="run-2")) == ["2-bids", "2-by_auction"]
     assert task.execute(a_context(run_id="run-1")) == []
+
+
+def test_spark_code_has_a_session_of_its_own_as_its_views_do(
+    root: str, spark: StandInSpark
+) -> None:
+    pipeline = a_pipeline()
+    events = pipeline.source("others", Nexmark(0))
+    given: dict[str, Any] = {"reads": {"rows": events}, "schema": "bid bigint", "result": Append()}
+    pipeline.spark("code", lambda rows: rows, **given).sink("codes", FilesTable())
+    execute(TriggerOperator, pipeline=pipeline, run_id="run-1")
+    spark.attached.clear()
+
+    for stage in ("bids", "code"):
+        task = SnapshotOperator(task_id="snapshot", pipeline=pipeline, stage=stage)
+        task.execute(a_context(run_id="run-1"))
+    abort(pipeline=pipeline, run_id="run-1", states={"by_auction.snapshot": "failed"})
+    cancelled = CancelStagesOperator(task_id="cancel_stages", pipeline=pipeline).execute(
+        a_context(run_id="run-1")
+    )
+
+    assert cancelled == ["1-bids", "1-by_auction", "1-code"]
+    place = StoreLocation(root).name  # Another root's jobs may be on the server, too.
+    sessions = [f"demo.@{place}", f"demo.code@{place}"]
+    assert spark.attached == [*sessions, *sessions]
 
 
 @dataclass

@@ -802,7 +802,7 @@ FAILED: dict[str, tuple[Callable[..., DataFrame], Result, str]] = {
         Upsert("k"),
         (
             "the function of stage 'code' sets spark.sql.session.timeZone to 'Europe/Berlin', and "
-            "all stages of a job share a session, in which it is 'UTC'; leave it out"
+            "all stages of a job compute with 'UTC'; leave it out"
         ),
     ),
     "no answer": (

@@ -443,6 +443,34 @@ def test_what_listens_and_is_no_spark_connect_server_is_refused(
     )
 
 
+@pytest.mark.spark
+def test_a_named_session_is_found_again_and_has_views_of_its_own(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark would leave it to other tests.
+    attached: list[Any] = []
+
+    named = session.named_session
+    with named(remote, "ann") as ann, named(remote, "bob") as bob:
+        attached += [ann, bob]
+        for spark, orders in ((ann, 1), (bob, 2)):
+            spark.range(orders).createOrReplaceTempView("orders")
+        assert (ann.table("orders").count(), bob.table("orders").count()) == (1, 2)
+    with named(remote, "ann") as ann:
+        assert ann.table("orders").count() == 1
+        attached.append(ann)
+        assert attached[-1] is SparkSession.builder.getOrCreate()
+    with named(remote, None) as spark:
+        assert not spark.catalog.tableExists("orders")
+        attached.append(spark)
+
+    # Python would wait for ever at its end for the threads of one that is open.
+    assert all(spark.is_stopped for spark in attached)
+    ended = SparkSession(remote_of(remote, user_id="sluice", session_id=attached[-1].session_id))
+    with closing(ended.client), pytest.raises(Exception, match="SESSION_CLOSED"):
+        assert ended.version
+
+
 def test_a_server_of_another_version_is_refused_and_another_patch_is_not() -> None:
     check_version("sc://spark:15002", "4.3.9")
 

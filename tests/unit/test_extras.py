@@ -19,7 +19,7 @@ from sluice.connectors.kafka.formats import AvroValues, ProtobufValues
 from sluice.connectors.postgres.server import Server
 from sluice.errors import ConfigurationError
 from sluice.extras import AIRFLOW, SPARK, require_installed
-from sluice.spark.session import connect, local_session
+from sluice.spark.session import local_session, named_session
 from sluice.store.open import StoreLocation
 from sluice.surface.monitoring import metrics_text
 
@@ -31,6 +31,11 @@ def a_consumer() -> object:
 
 def a_session() -> object:
     with Server("postgresql://host/db", "source public.orders").session() as session:
+        return session
+
+
+def a_remote_spark() -> object:
+    with named_session("sc://host:15002", "orders") as session:
         return session
 
 
@@ -68,10 +73,7 @@ OPENED: dict[str, tuple[Callable[[], object], str, str, str]] = {
         partial(metrics_text, ()), "prometheus_client", "the page of metrics", "metrics"
     ),
     "a Spark of one's own": (a_spark, "pyspark", "a Spark of one's own", "spark"),
-    "Spark Connect": (
-        partial(connect, "sc://host:15002", "orders"), "pyspark", "the Spark Connect client",
-        "spark",
-    ),
+    "Spark Connect": (a_remote_spark, "pyspark", "the Spark Connect client", "spark"),
 }  # fmt: skip
 
 

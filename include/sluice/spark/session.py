@@ -1,4 +1,4 @@
-"""Spark sessions: one warm, named session per pipeline on a Spark Connect server, or a local one.
+"""Spark sessions: warm, named ones of pipelines on a Spark Connect server, or a local one.
 
 Attaching to a named session and leaving without ``stop()`` keeps its Python workers warm: the next
 task's epoch costs well under a second beyond its work.  A ``sluice run`` has a session of its own:
@@ -226,28 +226,37 @@ class _ToRoot(logging.Handler):
         logging.getLogger().handle(record)
 
 
-def connect(remote: str, pipeline: str) -> SparkSession:
-    """Attach to the pipeline's session.  The caller must not stop it: other tasks use it, too.
+@contextmanager
+def named_session(remote: str, name: str | None) -> Iterator[SparkSession]:
+    """The session *name* for the block, which stays on the server, warm, for other tasks; without
+    a name a new one, which ends with the block.
 
     Raises:
         ConfigurationError: *remote* is no address, or the library or the server is not supported.
     """
-    url = session_url(remote, pipeline)
+    url = remote_of(remote, user_id="sluice") if name is None else session_url(remote, name)
     require_pyspark("the Spark Connect client")
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.remote(url).getOrCreate()
-    SPARK.check(session.version, f" at {remote}")
-    return session
+    # ``getOrCreate`` would return this process's session, whatever the name of that is.
+    spark: Any = SparkSession.builder.remote(url).create()
+    spark.release_session_on_close = name is None
+    try:
+        SPARK.check(spark.version, f" at {remote}")
+        yield spark
+    finally:
+        # One that is open when Python ends closes its channel where no thread runs any more, and
+        # waits for one of gRPC's for ever.
+        spark.stop()
 
 
-def session_url(remote: str, pipeline: str) -> str:
-    """The address of *pipeline*'s own session on the Spark Connect server at *remote*.
+def session_url(remote: str, name: str) -> str:
+    """The address of the session *name* on the Spark Connect server at *remote*.
 
     Raises:
         ConfigurationError: *remote* is not of the form ``sc://host:port``.
     """
-    session_id = uuid.uuid5(_NAMESPACE, pipeline)
+    session_id = uuid.uuid5(_NAMESPACE, name)
     return remote_of(remote, session_id=str(session_id), user_id="sluice")
 
 

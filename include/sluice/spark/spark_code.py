@@ -227,8 +227,8 @@ def _check_settings(node: StageNode, spark: SparkSession) -> None:
     for name, value in set_again(spark).items():
         raise ConfigurationError(
             f"the function of stage {node.uid!r} sets {name} to {value!r}, and all stages of a job "
-            f"share a session, in which it is {SETTINGS[name]!r}; leave it out, and say what is "
-            "meant where it is meant, as to_utc_timestamp(), convert_timezone() and try_cast() do"
+            f"compute with {SETTINGS[name]!r}; leave it out, and say what is meant where it is "
+            "meant, as to_utc_timestamp(), convert_timezone() and try_cast() do"
         )
 
 
