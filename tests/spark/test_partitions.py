@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -29,7 +29,13 @@ from sluice.exchange.blocks import BlockFolder
 from sluice.extras import is_within
 from sluice.local.driver import EpochDriver
 from sluice.sinks import FilesTable
-from sluice.spark.session import interrupt, is_on_one_machine, tagged, task_slots
+from sluice.spark.session import (
+    interrupt,
+    interrupted_with,
+    is_on_one_machine,
+    tagged,
+    task_slots,
+)
 from sluice.spark.tasks import (
     Batches,
     Frame,
@@ -137,6 +143,33 @@ def test_a_job_is_interrupted_by_its_tag(spark: SparkSession, made: Made, tmp_pa
         assert not running.done()
         interrupt(spark, "a-stage")
         assert "cancelled" in str(running.exception(timeout=60)).lower()
+
+
+def test_a_try_that_ends_by_an_exception_interrupts_its_own_jobs_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    begun, goes_on = tmp_path / "begun", tmp_path / "goes_on"
+
+    def waits(_: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
+        begun.touch()
+        while not goes_on.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    def collect() -> list[tuple[Any, ...]]:
+        with interrupted_with(spark, "a-stage"):
+            return of_a_frame(spark).mapped(waits, pa.schema([("id", pa.int64())])).collected()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(collect)
+        while not begun.exists():
+            assert not running.done(), running.exception()
+            time.sleep(0.05)
+        with pytest.raises(TimeoutError), interrupted_with(spark, "a-stage"):
+            raise TimeoutError
+        time.sleep(0.2)
+        goes_on.touch()
+        assert running.result(timeout=60)
 
 
 def test_all_run_in_the_same_python_workers(spark: SparkSession) -> None:

@@ -519,11 +519,14 @@ def interrupt(spark: SparkSession, tag: str) -> None:
 
 @contextmanager
 def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Interrupt the Spark jobs with *tag* if the block is left by an exception."""
-    with tagged(spark, tag):
+    """Give *tag* to the block's Spark jobs, and interrupt these if it is left by an exception; not
+    those of another try of the same stage, which may have begun when this one had seemed dead.
+    """
+    own = f"{tag}-{uuid.uuid4().hex}"
+    with tagged(spark, tag), tagged(spark, own):
         try:
             yield
         except BaseException:  # A task's timeout is no subclass of Exception.
             with suppress(Exception):
-                interrupt(spark, tag)
+                interrupt(spark, own)
             raise
