@@ -37,6 +37,7 @@ PARTNERS = "partners"
 _PLURAL = ("bounds", PARTNERS, SHOWN, "keys", ROWS)  # Parts.
 _RENAMED = re.compile(r"\.rename\([^()]*\)")
 _INTERVAL = re.compile(r"INTERVAL (-?[0-9]+) [A-Z]+")
+_RAISED = re.compile(r"raise_error\('(?:[^'\\]|\\.)*'\)", re.DOTALL)
 
 
 class Becomes(StrEnum):
@@ -80,8 +81,9 @@ class Fingerprint:
     """The meaning of an operator's state, a source's position or a sink's table.
 
     ``parts`` are the meanings of the operator's parts in canonical words, ``columns`` those of the
-    columns that it computes.  ``updates_from`` are the stages with state whose updates reach it.  A
-    sink that ``keeps_changes`` has a row for each change, so none may be left out.
+    columns that it computes; what an error says is none, and is left out, also of one that was
+    written with it.  ``updates_from`` are the stages with state whose updates reach it.  A sink
+    that ``keeps_changes`` has a row for each change, so none may be left out.
 
     ``leaves_rows_of`` are the stages with state of whose rows some would stay in the table of a
     sink for ever, if they began anew: when the key of one comes again, its row may be filtered
@@ -117,6 +119,11 @@ class Fingerprint:
     sent_by: tuple[str, ...] = ()
     partial: tuple[str, ...] = field(default=(), compare=False)
     has_forgotten: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for texts in (self.parts, self.columns, self.reads):
+            for name, text in texts.items():
+                texts[name] = _RAISED.sub("raise_error()", text)
 
 
 @dataclass(frozen=True, slots=True)

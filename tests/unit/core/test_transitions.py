@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from sluice.core.transitions import (
@@ -58,6 +59,15 @@ def with_part(of: Fingerprint, **parts: str) -> Fingerprint:
 
 def with_columns(of: Fingerprint, **columns: str) -> Fingerprint:
     return replace(of, columns=columns)
+
+
+def test_what_an_error_says_is_no_meaning_also_in_what_was_written_before() -> None:
+    raised = (r"raise_error('it\'s (5)')", r"raise_error('\\')", "raise_error('')")
+    written = [{"parts": {"input": f"rows.select(k = {text}, x)"}} for text in raised]
+
+    read = [msgspec.convert({"operator": "top_n", **one}, Fingerprint) for one in written]
+
+    assert {one.parts["input"] for one in read} == {"rows.select(k = raise_error(), x)"}
 
 
 def test_equal_meanings_are_the_same_in_any_order() -> None:

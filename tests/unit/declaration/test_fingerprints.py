@@ -14,6 +14,7 @@ import pytest
 from sluice.connectors.kafka.declared import Json
 from sluice.core.transitions import SINK, SOURCE, Fingerprint
 from sluice.declaration import aggregates as agg
+from sluice.declaration import change_events
 from sluice.declaration.fingerprints import fingerprints, meaning, shorter_ttls_ms
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ListState, MapState, StateTtlConfig, ValueState
@@ -327,6 +328,21 @@ KEYS: dict[str, tuple[Declare, Declare, str]] = {
 
 # What else is computed of the same column, or whole rows are kept.
 ALSO_READ = ("behind a function", "looked up", "looked up as another", "of one of two", "of a row")
+
+
+def test_what_sql_says_when_it_fails_is_no_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = change_events.ChangeEvents(
+        {"k": "bigint"},
+        ("k",),
+        op="u",
+        kinds={"1": "insert", "2": "truncate"},
+        order={"x": "x"},
+    )
+    now = of(lambda rows: changes.table("stage", rows))
+    monkeypatch.setattr(change_events, "TRUNCATED", "begin anew, it's lost")
+
+    assert of(lambda rows: changes.table("stage", rows)) == now
+    assert "WHEN u IN ('2') THEN raise_error()" in now.parts["input"]
 
 
 def test_which_of_two_streams_has_which_key_is_told() -> None:
