@@ -183,9 +183,6 @@ def test_a_savepoint_is_disposed_of_unless_the_job_needs_it(job: Job, sluice: Sl
     assert savepoint_names(job) == []
 
 
-ONE, TWO = CheckpointId(1), CheckpointId(2)
-
-
 def test_the_latest_checkpoint_is_found_by_that_name(job: Job, sluice: Sluice) -> None:
     take_checkpoint(job)
     take_checkpoint(job)

@@ -84,9 +84,6 @@ def test_what_is_checked_of_a_declaration_is_linear_in_its_columns(tmp_path: Pat
     assert many <= MOST_TIMES * few
 
 
-FEW, MANY = 50, 500
-
-
 def test_blocks_are_put_together_in_time_linear_in_them() -> None:
     rows = pl.DataFrame({HASH: [1, 2], "v": ["a", "b"]})
     writer = BlockWriter(TaskPlan(uid="stage", parallelism=1, max_parallelism=8), None, 0)
