@@ -185,6 +185,10 @@ DRAFTED: dict[str, tuple[str, str]] = {
         'root = "s3://b"\npath = f"{root}/in/orders"\nrows = spark.read.csv(path)',
         'Files("s3://b/in/orders", "csv", bounded=False)',
     ),
+    "files with columns of their own": (
+        "rows = spark.read.schema(SCHEMA).parquet('in/orders')",
+        'Files("in/orders", "parquet", bounded=False)',
+    ),
 }
 
 

@@ -314,10 +314,14 @@ def _source(name: str, place: _Place) -> Iterator[str]:
         schema = place.options.get("schema")
         folder = _folder(place.path)
         arguments = ["..." if "{" in folder else json.dumps(folder), json.dumps(place.format)]
-        if schema is not None and schema.args:
-            arguments.append(ast.unparse(schema.args[0]))
-            yield f"# The schema is the script's {arguments[-1]}; import it, or write it here."
-        elif place.format != "parquet":
+        said = "" if schema is None or not schema.args else ast.unparse(schema.args[0])
+        if place.format in ("avro", "parquet"):
+            if said:
+                yield f"# The files have their columns: select() those of the script's {said}."
+        elif said:
+            arguments.append(said)
+            yield f"# The schema is the script's {said}; import it, or write it here."
+        else:
             yield "# The schema is inferred there; write it: Files(..., schema='id bigint, ...')."
         arguments.append("bounded=False")
         if "=" in place.path:
