@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperatorLink
 
 from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.pending import PendingCheckpoint
-from sluice.declaration.operations import SparkCode
+from sluice.declaration.operations import may_register
 from sluice.errors import FencedError
 from sluice.exchange.faults import FAULT_VARIABLE, WORKER_FAULTS
 from sluice.protocol.keys import snapshot_task
@@ -35,13 +35,11 @@ log = logging.getLogger(__name__)
 
 
 def session_of(settings: Settings, pipeline: Pipeline, stage: str) -> str:
-    """The name of the session that *stage* runs in: the pipeline's, or its own if it is Spark code.
-
-    A function's temporary views are those of its session, and stages run beside each other, each in
-    a process: one would get the rows of the other's view of that name.
+    """The name of the session that *stage* runs in: the pipeline's, or its own where its function
+    may make temporary views or their like, as stages run beside each other, each in a process.
     """
-    is_code = isinstance(pipeline.stages[stage].operation, SparkCode)
-    return settings.session(pipeline.uid, stage if is_code else "")
+    is_own = may_register(pipeline.stages[stage].operation)
+    return settings.session(pipeline.uid, stage if is_own else "")
 
 
 class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's annotations are skipped.

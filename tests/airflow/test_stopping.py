@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.execution_time.timeout import timeout
@@ -54,6 +54,9 @@ from tests.airflow.acts import (
 )
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
 from tests.patching import replace_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def test_cancel_ends_the_job_and_says_what_is_left(root: str, spark: StandInSpark) -> None:
@@ -256,17 +259,21 @@ def test_stages_of_an_aborted_checkpoint_are_cancelled_on_spark(
     assert task.execute(a_context(run_id="run-1")) == []
 
 
-def test_spark_code_has_a_session_of_its_own_as_its_views_do(
-    root: str, spark: StandInSpark
-) -> None:
+def seen_by_name(rows: DataFrame) -> DataFrame:
+    rows.createOrReplaceTempView("rows")
+    return rows.sparkSession.table("rows")
+
+
+def test_who_may_register_has_a_session_of_its_own(root: str, spark: StandInSpark) -> None:
     pipeline = a_pipeline()
     events = pipeline.source("others", Nexmark(0))
     given: dict[str, Any] = {"reads": {"rows": events}, "schema": "bid bigint", "result": Append()}
     pipeline.spark("code", lambda rows: rows, **given).sink("codes", FilesTable())
+    events.transform("viewed", seen_by_name).sink("seen", FilesTable())
     execute(TriggerOperator, pipeline=pipeline, run_id="run-1")
     spark.attached.clear()
 
-    for stage in ("bids", "code"):
+    for stage in ("bids", "code", "viewed"):
         task = SnapshotOperator(task_id="snapshot", pipeline=pipeline, stage=stage)
         task.execute(a_context(run_id="run-1"))
     abort(pipeline=pipeline, run_id="run-1", states={"by_auction.snapshot": "failed"})
@@ -274,9 +281,9 @@ def test_spark_code_has_a_session_of_its_own_as_its_views_do(
         a_context(run_id="run-1")
     )
 
-    assert cancelled == ["1-bids", "1-by_auction", "1-code"]
+    assert cancelled == ["1-bids", "1-by_auction", "1-code", "1-viewed"]
     place = StoreLocation(root).name  # Another root's jobs may be on the server, too.
-    sessions = [f"demo.@{place}", f"demo.code@{place}"]
+    sessions = [f"demo.@{place}", f"demo.code@{place}", f"demo.viewed@{place}"]
     assert spark.attached == [*sessions, *sessions]
 
 

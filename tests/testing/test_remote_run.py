@@ -117,7 +117,7 @@ pipeline.spark_sql(
 VIEWS = """
 import time
 
-from sluice import Pipeline, Replace
+from sluice import Pipeline, Replace, Upsert
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 
@@ -136,25 +136,31 @@ def bob(orders):
     return named(orders, "bob")
 
 
+def cyd(orders):
+    return named(orders, "cyd")
+
+
 pipeline = Pipeline("orders")
 schema = "customer string, amount bigint"
 orders = pipeline.source("orders", Files("orders.csv", format="csv", schema=schema))
-of_ann, of_bob = (
-    pipeline.spark(
-        function.__name__,
-        function,
-        reads={"orders": orders.where(f"customer = '{function.__name__}'")},
-        schema=f"name string, {schema}",
-        result=Replace(),
-    )
-    for function in (ann, bob)
+of_ann = pipeline.spark(
+    "ann",
+    ann,
+    reads={"orders": orders.where("customer = 'ann'")},
+    schema=f"name string, {schema}",
+    result=Replace(),
+)
+of_bob, of_cyd = (
+    orders.where(f"customer = '{function.__name__}'").transform(function.__name__, function)
+    for function in (bob, cyd)
 )
 pipeline.spark(
-    "both",
-    lambda ann, bob: ann.union(bob).drop("_change"),
-    changes={"ann": of_ann, "bob": of_bob},
+    "all",
+    lambda ann, bob, cyd: ann.drop("_change").union(bob).union(cyd),
+    changes={"ann": of_ann},
+    reads={"bob": of_bob, "cyd": of_cyd},
     schema=f"name string, {schema}",
-    result=Replace(("name", "customer")),
+    result=Upsert(("name", "customer")),
 ).sink("out", FilesTable(upsert_key=("name", "customer")))
 """
 INCLUDE = str(Path(__file__).parents[2] / "include")
@@ -287,7 +293,7 @@ def test_a_view_is_that_of_the_call_on_a_server_too(tmp_path: Path, remote: str)
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").touch()
     (tmp_path / "pipelines" / "orders.py").write_text(VIEWS)
-    (tmp_path / "orders.csv").write_text("ann,1\nbob,2\n")
+    (tmp_path / "orders.csv").write_text("ann,1\nbob,2\ncyd,3\n")
     command = [sys.executable, "-c", "from sluice.cli.main import main; main()", "run", "orders"]
 
     result = subprocess.run(
@@ -303,7 +309,7 @@ def test_a_view_is_that_of_the_call_on_a_server_too(tmp_path: Path, remote: str)
 
     assert result.returncode == 0, result.stderr
     out = pl.read_parquet(tmp_path / "out.parquet").select("name", "customer", "amount")
-    assert sorted(out.rows()) == [("ann", "ann", 1), ("bob", "bob", 2)]
+    assert sorted(out.rows()) == [("ann", "ann", 1), ("bob", "bob", 2), ("cyd", "cyd", 3)]
 
 
 @pytest.mark.spark

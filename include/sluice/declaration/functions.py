@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import linecache
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,11 @@ _PLAIN = (str, bytes, int, float, complex, bool, Decimal, date, time, timedelta,
 # Of Python's other classes those of values that never change, and are shown whole; a path may be
 # that of where the project is installed.
 _SHOWN = (Fraction, range, slice, timezone, UUID, ZoneInfo)
+_NO_SOURCE = "no source of"
+# DataFrame.createOrReplaceTempView, udf.register and their like, CREATE TEMPORARY VIEW, DECLARE.
+_REGISTERS = re.compile(
+    rf"temp(orary)?\s*(view|table|function)|\.register\w*\(|\bdeclare\b|{_NO_SOURCE}", re.IGNORECASE
+)
 _LIBRARIES = tuple(
     path
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -63,6 +69,13 @@ def function_digest(function: object) -> str:
     for piece in _Reading(_package_of(function), whole).pieces(function):
         digest.update(piece.encode(errors="surrogatepass") + b"\0")
     return digest.hexdigest()
+
+
+def may_register(function: object) -> bool:
+    """Whether a source that the digest of *function* reads gives something a name in its session of
+    Spark, as a temporary view, function or variable has; True where there is no source to read.
+    """
+    return any(map(_REGISTERS.search, _Reading(_package_of(function), function).pieces(function)))
 
 
 @dataclass(slots=True)
@@ -156,7 +169,7 @@ class _Reading:
         reads stand for; some are of the function *around* it.
         """
         if node is None:
-            yield f"no source of {called}"
+            yield f"{_NO_SOURCE} {called}"
             return
         text, names = _text_and_names(node)
         yield text

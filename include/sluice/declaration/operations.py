@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sluice.declaration import results
+from sluice.declaration import functions, results
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.column_types import row_schema
@@ -366,6 +366,19 @@ Stateful: TypeAlias = (
     | ProcessKeyed
 )
 Operation: TypeAlias = Stateless | Stateful | SparkCode  # It has state if its result has a key.
+
+
+def may_register(operation: Operation) -> bool:
+    """Whether a function of *operation* may make temporary views, or their like, which are those of
+    its session: stages that run beside each other there would read each other's.
+    """
+    match operation:
+        case SparkCode():
+            return True
+        case Transform(function=function):
+            return functions.may_register(function)
+        case _:
+            return False
 
 
 def named_by(operation: Operation) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import sluice.declaration
-from sluice.declaration.functions import described_function, function_digest
+from sluice.declaration.functions import described_function, function_digest, may_register
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.pipeline import KeyedStream, Pipeline
@@ -321,6 +321,33 @@ def test_a_library_plays_no_part_and_a_function_without_source_is_its_name() -> 
     assert function_digest(Path.exists) == function_digest(Path.exists)
     assert function_digest(namespace["shown"]) != function_digest(namespace["other"])
     assert described_function(print, None).startswith("source ")
+
+
+@pytest.mark.parametrize(
+    ("body", "registers"),
+    [
+        ("return rows.where('id > 1')", False),
+        ("'''createOrReplaceTempView'''\n    return rows", False),
+        ("rows.createOrReplaceTempView('v')\n    return rows", True),
+        ("return helped(rows)", True),
+        ("return rows.sparkSession.sql('create or replace temporary  view v as select 1')", True),
+        ("rows.sparkSession.udf.register('f', helped)\n    return rows", True),
+        ("rows.sparkSession.sql('DECLARE VARIABLE x = 1')\n    return rows", True),
+    ],
+)
+def test_what_a_function_names_in_its_session_is_found(
+    body: str, registers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helped = "def helped(rows):\n    rows.createTempView('v')\n    return rows\n"
+    text = f"{helped}\n\ndef parse(rows):\n    {body}\n"
+    (tmp_path / "registering.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+
+    parse = importlib.import_module("registering").parse
+    sys.modules.pop("registering")
+
+    assert may_register(parse) is registers
 
 
 @pytest.mark.parametrize(
