@@ -17,13 +17,6 @@ OLDER_AIRFLOW := .sluice/airflow-$(AIRFLOW)
 LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 CORE_TESTS := tests/unit/core tests/property/core tests/conformance
-GUARDS := tests/unit/protocol tests/unit/store tests/unit/core \
-  tests/unit/coordinator/test_outside.py tests/contract/test_object_store.py tests/contract/test_file_store.py \
-  tests/contract/test_journal.py \
-  tests/contract/test_foreign_objects.py
-
-# Races and long listings are the same with assert and without.
-WITH_ASSERT := not racing and not truncating_while and not more_keys_than_a_page
 
 # A folder in memory, where the machine has one: a tenth of the tier's time was waiting for a disk.
 IN_MEMORY := $(firstword $(wildcard /dev/shm) $(TMPDIR) /tmp)
@@ -94,16 +87,13 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka lake s3 answers package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka lake s3 answers package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
+	@$(MAKE) --no-print-directory coverage
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
 
 unit: setup  ## Run tests/unit: no process, no server; for every save of a file
 	@TMPDIR=$(IN_MEMORY) $(PYTEST) -n logical -o tmp_path_retention_count=1 tests/unit
-
-optimized: setup  ## Run the tests of keys, records and stores as python -O does, without assert
-	@PYTHONOPTIMIZE=1 $(PYTEST) -W ignore::pytest.PytestConfigWarning -k "$(WITH_ASSERT)" $(GUARDS)
 
 coverage: setup  ## Run the tests that prove the pure core; every branch of it is to be taken
 	@$(BIN)/coverage erase
@@ -120,8 +110,8 @@ fuzz: setup  ## Play PLANS random pipelines (2,500) beside batch SQL, mistakes a
 	@$(BIN)/python -m tests.fuzz --refusals 2000
 	@$(BIN)/python -m tests.fuzz --mutations
 
-properties: setup  ## Draw EXAMPLES times (25) as many examples as each property asks for; the check draws a quarter
-	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit
+properties: setup  ## Draw EXAMPLES times (25) as many examples as each property asks for; the check draws a sixth
+	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit tests/testing/test_spark_code.py
 
 contract: setup  ## Every case of the contract suites on S3, too
 	@SLUICE_CONTRACT=all $(PYTEST) tests/contract

@@ -1,7 +1,7 @@
 """How many examples a property is drawn: few in a check, ``make properties`` draws many.
 
 SLUICE_EXAMPLES is how many times as many are drawn as a property asks for: 1 where the branches of
-the core are counted.  A check, which says nothing, draws a quarter: it has minutes for all, and
+the core are counted.  A check, which says nothing, draws a sixth: it has minutes for all, and
 others every day.
 """
 
@@ -12,13 +12,13 @@ import os
 from hypothesis import settings
 
 TIMES = int(os.environ.get("SLUICE_EXAMPLES", "1"))
-_IS_CHECK = "SLUICE_EXAMPLES" not in os.environ
+IS_CHECK = "SLUICE_EXAMPLES" not in os.environ
 OF_A_PROPERTY = 40  # Of one that says no number of its own.
 
 
 def drawn(count: int) -> int:
     """Of *count* examples that a property asks for."""
-    return -(-count // 4) if _IS_CHECK else count * TIMES
+    return -(-count // 6) if IS_CHECK else count * TIMES
 
 
 def examples(count: int) -> settings:

@@ -31,9 +31,9 @@ from tests.fuzz.plans import Change, Plan, from_json, to_json
 from tests.fuzz.queries import QUERIES
 from tests.fuzz.seeds import check_refusals, play_seeds
 
-PLANS = int(os.environ.get("FUZZ_PLANS", "10"))  # 2 s on two processors.
-CHANGED = 5  # With another declaration between epochs.
-REFUSALS = 40
+PLANS = int(os.environ.get("FUZZ_PLANS", "6"))
+CHANGED = 3  # With another declaration between epochs.
+REFUSALS = 25
 # What reads updates and goes by event time at once is not drawn.
 NEVER_OVER_UPDATES = (TIME, BOUND)
 

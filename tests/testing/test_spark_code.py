@@ -20,6 +20,7 @@ from sluice.local.run_local import session_of
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.testing import Kill, LocalRun, Restore, run_local
+from tests.examples import IS_CHECK
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,8 @@ Combined: TypeAlias = "Callable[[DataFrame, DataFrame], DataFrame]"
 ORDERS = "customer string, item string, amount bigint"
 TOTALS = "customer string, spent bigint"
 EPOCHS = 4
-SEEDS = range(5, 14)
+# One of each kind of result in a check; ``make properties`` plays all.
+SEEDS = (6, 7, 9, 11, 13) if IS_CHECK else range(5, 14)
 CUSTOMERS = [f"customer {number}" for number in range(40)]
 
 
