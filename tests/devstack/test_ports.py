@@ -10,7 +10,7 @@ import pytest
 
 from sluice.devstack import processes
 from sluice.devstack.__main__ import dag_selection
-from sluice.devstack.stack import Ports, StackOptions, service_environment
+from sluice.devstack.stack import Ports, StackOptions, inherited_environment, service_environment
 from sluice.errors import ConfigurationError
 from sluice.spark.jvm import Java, find_java
 from tests.patching import replace_in
@@ -85,6 +85,17 @@ def test_forms_of_the_local_stack_have_the_field_fault_unless_a_person_says_othe
     env = service_environment(PORTS, options, stack_id="a", extra_env={})
 
     assert env["SLUICE_DRILLS"] == handed_on
+
+
+def test_its_jvm_has_folders_of_any_letters_where_lc_all_is_c(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = list[str]()
+    for locale in ("C", "POSIX", "de_DE.UTF-8", ""):
+        monkeypatch.setenv("LC_ALL", locale)
+        found.append(inherited_environment()["LC_ALL"])
+
+    assert found == ["C.UTF-8", "C.UTF-8", "de_DE.UTF-8", ""]
 
 
 def test_a_demo_of_a_pipeline_that_the_project_does_not_select_makes_it_a_dag(

@@ -55,7 +55,7 @@ from sluice.devstack.processes import (
 )
 from sluice.devstack.servers import BUCKET
 from sluice.errors import ConfigurationError
-from sluice.spark.jvm import find_java
+from sluice.spark.jvm import LOCALES, find_java
 
 AIRFLOW_PORT_VARIABLE = "SLUICE_AIRFLOW_PORT"
 SPARK_PORT_VARIABLE = "SLUICE_SPARK_PORT"
@@ -640,6 +640,8 @@ def inherited_environment() -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # Airflow and Spark start their components by name.
     env["PATH"] = str(Path(sys.executable).parent) + os.pathsep + env.get("PATH", os.defpath)
+    if (locale := env.get("LC_ALL", "")) in LOCALES:
+        env["LC_ALL"] = LOCALES[locale]
     direct = f"{LOOPBACK},localhost"
     for name in ("NO_PROXY", "no_proxy"):
         env[name] = f"{env[name]},{direct}" if env.get(name) else direct

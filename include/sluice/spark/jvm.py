@@ -32,6 +32,8 @@ _INSTALL = (
 _ANSWER_TIMEOUT_S = 30  # A cold JVM on a loaded machine takes seconds.
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 SWITCH = "SLUICE_CLASS_ARCHIVE"  # "off": neither read nor written.
+# Values of LC_ALL in which a JVM has no folder with an é, and what Python makes of LC_CTYPE there.
+LOCALES = {"C": "C.UTF-8", "POSIX": "C.UTF-8"}
 
 # Variables with options of the JVM; one of _DECIDED among them already decides on an archive.
 OPTIONS = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")

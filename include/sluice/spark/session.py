@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from sluice.errors import ConfigurationError
 from sluice.extras import SPARK, require_installed
-from sluice.spark.jvm import archive_option, java_executable
+from sluice.spark.jvm import LOCALES, archive_option, java_executable
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -119,8 +119,8 @@ def local_session(
         _let_root_logger_print()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if os.environ.get("LC_ALL") in {"C", "POSIX"}:  # In which a JVM has no folder with an é.
-        os.environ["LC_ALL"] = "C.UTF-8"  # What Python makes of LC_CTYPE by itself.
+    if (locale := os.environ.get("LC_ALL", "")) in LOCALES:
+        os.environ["LC_ALL"] = LOCALES[locale]
     java_options = _java_options(archives=archives, rows=compiles_for_rows)
     builder = (
         SparkSession.builder.master(f"local[{cores or os.cpu_count() or 2},4]")
