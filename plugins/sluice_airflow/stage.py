@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperatorLink
 
 from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.pending import PendingCheckpoint
-from sluice.declaration.operations import may_register
+from sluice.declaration.operations import needs_own_session
 from sluice.errors import FencedError
 from sluice.exchange.faults import FAULT_VARIABLE, WORKER_FAULTS
 from sluice.protocol.keys import snapshot_task
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def session_of(settings: Settings, pipeline: Pipeline, stage: str) -> str:
+def session_name(settings: Settings, pipeline: Pipeline, stage: str) -> str:
     """The name of the session that *stage* runs in: the pipeline's, or its own where its function
     may make temporary views or their like, as stages run beside each other, each in a process.
     """
-    is_own = may_register(pipeline.stages[stage].operation)
+    is_own = needs_own_session(pipeline.stages[stage].operation)
     return settings.session(pipeline.uid, stage if is_own else "")
 
 
@@ -149,7 +149,7 @@ class SnapshotOperator(StageOperator):
         if settings.spark_ui:
             log.info("spark ui: %s", settings.spark_ui)
         tag = stage_tag(self.pipeline.uid, pending.checkpoint_id, self.stage)
-        session = session_of(settings, self.pipeline, self.stage)
+        session = session_name(settings, self.pipeline, self.stage)
         with named_session(settings.spark_remote, session) as spark:
             started = time.monotonic()
             # Also for a timeout or SIGTERM: an abandoned stage must not keep the cores.
@@ -195,7 +195,7 @@ class CancelStagesOperator(CheckpointOperator):
         settings, dropped = Settings.from_environment(), list[str]()
         stages_in: dict[str, list[str]] = {}
         for stage in self.pipeline.stages:
-            stages_in.setdefault(session_of(settings, self.pipeline, stage), []).append(stage)
+            stages_in.setdefault(session_name(settings, self.pipeline, stage), []).append(stage)
         for session, stages in stages_in.items():
             with named_session(settings.spark_remote, session) as spark:
                 for checkpoint in aborted:

@@ -368,7 +368,7 @@ Stateful: TypeAlias = (
 Operation: TypeAlias = Stateless | Stateful | SparkCode  # It has state if its result has a key.
 
 
-def may_register(operation: Operation) -> bool:
+def needs_own_session(operation: Operation) -> bool:
     """Whether a function of *operation* may make temporary views, or their like, which are those of
     its session: stages that run beside each other there would read each other's.
     """

@@ -21,7 +21,7 @@ import pyarrow as pa
 from sluice.core.completed import StageState
 from sluice.core.handles import StateHandle
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import SparkCode, may_register
+from sluice.declaration.operations import SparkCode, needs_own_session
 from sluice.declaration.pipeline import PREVIOUS, Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.declaration.results import RESULT, Upsert, column_of
@@ -267,7 +267,7 @@ def views_of_its_call(run: StageRun) -> AbstractContextManager[object]:
 
     Without a server the name of a view is resolved in the call, and other calls need not wait.
     """
-    is_resolved_late = is_remote(run.spark) and may_register(run.node.operation)
+    is_resolved_late = is_remote(run.spark) and needs_own_session(run.node.operation)
     return CALLING if is_resolved_late else nullcontext()
 
 
