@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice import Upsert
-from sluice.cli.check import draft_of
+from sluice.cli.from_spark import draft_of
 from sluice.cli.main import main
 from sluice.declaration import aggregates as agg
 from sluice.declaration.operations import SparkCode
