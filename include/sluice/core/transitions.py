@@ -121,9 +121,10 @@ class Fingerprint:
     has_forgotten: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
-        for texts in (self.parts, self.columns, self.reads):
-            for name, text in texts.items():
-                texts[name] = _RAISED.sub("raise_error()", text)
+        for texts in ("parts", "columns", "reads"):
+            told = getattr(self, texts).items()
+            meant = {name: _RAISED.sub("raise_error()", text) for name, text in told}
+            object.__setattr__(self, texts, meant)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,6 @@ def demo(
     root: StackFolder = _HERE,
 ) -> None:
     """Run a pipeline to its end on the stack, live; Ctrl-C stops everything."""
-
     try:
         status = run_demo(
             root,

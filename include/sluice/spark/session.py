@@ -1,6 +1,6 @@
 """Spark sessions: warm, named ones of pipelines on a Spark Connect server, or a local one.
 
-Attaching to a named session and leaving without ``stop()`` keeps its Python workers warm: the next
+A named session that is left stays on the server, which keeps its Python workers warm: the next
 task's epoch costs well under a second beyond its work.  A ``sluice run`` has a session of its own:
 a JVM that ends with the run, or a session on a Spark Connect server that goes on running.
 """
