@@ -87,7 +87,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka lake s3 answers package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit coverage sim fuzz properties slow contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka lake s3 answers package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory coverage
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -111,7 +111,10 @@ fuzz: setup  ## Play PLANS random pipelines (2,500) beside batch SQL, mistakes a
 	@$(BIN)/python -m tests.fuzz --mutations
 
 properties: setup  ## Draw EXAMPLES times (25) as many examples as each property asks for; the check draws a sixth
-	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit tests/testing/test_spark_code.py
+	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit tests/testing/test_spark_code.py tests/spark/test_sql.py
+
+slow: setup  ## The tests that make test leaves out, for it plays the like of each; half an hour
+	@SLUICE_SLOW=all $(PYTEST) -m slow tests
 
 contract: setup  ## Every case of the contract suites on S3, too
 	@SLUICE_CONTRACT=all $(PYTEST) tests/contract

@@ -19,7 +19,7 @@ from hypothesis import settings
 from harness import spark_archive
 from sluice.declaration import project
 from sluice.spark import jvm
-from tests.examples import OF_A_PROPERTY, drawn
+from tests.examples import OF_A_PROPERTY, PLAYS_SLOW, drawn
 
 # Nothing that is imported and collected is garbage; to look for some is half of what that costs.
 gc.disable()
@@ -88,6 +88,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return FIRST.index(folder) if folder in FIRST else len(FIRST)
 
     items.sort(key=rank)
+    for item in [] if PLAYS_SLOW else items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="make slow plays it"))
 
 
 def pytest_collection_finish() -> None:

@@ -37,6 +37,7 @@ from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET, IF_FETCHED, IS_WHOLE
 from tests.contract.sink_case import JOB, SCHEMA, Row, SinkCase, rows, seen, staged_rows
+from tests.examples import slow
 from tests.iceberg_catalog import TABLE, properties, read_of
 from tests.planted import Caught, assert_is_caught
 from tests.subtasks import state_records, take_checkpoint
@@ -309,6 +310,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@slow
 @pytest.mark.s3
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:

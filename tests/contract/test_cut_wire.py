@@ -27,6 +27,7 @@ from sluice.errors import StoreUnavailable
 from sluice.store.open import StoreLocation
 from tests.contract.sink_case import JOB, SinkCase, publish, rows, seen, staged_rows
 from tests.contract.test_kafka_sink import case_at
+from tests.examples import slow
 from tests.planted import Caught, assert_is_caught
 
 MOST_CUTS = 200  # Of one commit; more would be one that never ends.
@@ -91,7 +92,9 @@ def a_topic(place: Place, folder: Path) -> Iterator[Wired]:
         pytest.param("postgres", (), False, id="postgres-appended-request"),
         pytest.param("postgres", ("id",), True, id="postgres-upserted-answer"),
         pytest.param("broker", (), True, id="kafka-broker-answer"),
-        pytest.param("real_broker", (), False, id="kafka-real-request", marks=IF_REAL.marks),
+        pytest.param(
+            "real_broker", (), False, id="kafka-real-request", marks=[*IF_REAL.marks, slow]
+        ),
         pytest.param("real_broker", (), True, id="kafka-real-answer", marks=IF_REAL.marks),
     ],
 )

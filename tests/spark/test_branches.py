@@ -27,6 +27,7 @@ from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
+from tests.examples import slow_but
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def branches_of_appended(rows: Stream) -> dict[str, Expected]:
     }
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", slow_but([1, 2], 1))
 @pytest.mark.parametrize("declare", [branches_of_updates, branches_of_appended])
 def test_each_branch_equals_its_batch_result(
     job: FolderJob, declare: Callable[[Stream], dict[str, Expected]], seed: int

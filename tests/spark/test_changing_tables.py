@@ -18,6 +18,7 @@ from sluice.declaration import aggregates as agg
 from sluice.declaration.places import SourceSpec
 from sluice.sinks import FilesTable
 from sluice.sources import DeltaTable, IcebergTable
+from tests.examples import slow_but
 from tests.iceberg_catalog import (
     TABLE,
     a_table,
@@ -154,7 +155,7 @@ def check(job: FolderJob, rows: pa.Table) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", slow_but(TABLES, "delta feed", "iceberg"))
 def test_what_was_changed_or_deleted_is_taken_back(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:

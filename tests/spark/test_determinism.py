@@ -16,6 +16,7 @@ from sluice.declaration.pipeline import Stream
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.spark.checking import check_pipeline
+from tests.examples import slow
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def test_an_answer_that_is_needed_twice_is_refused(
     assert sentence in str(refused.value)
 
 
+@slow  # Its like: each of them that is refused.
 def test_the_functions_that_draw_are_those_of_spark(spark: SparkSession) -> None:
     names = [row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()]
     drawing = {name for name in names if any(not found for found in _answers(spark, name))}

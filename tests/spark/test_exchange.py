@@ -49,6 +49,7 @@ from sluice.spark.tasks import Frame, StageRun
 from sluice.state.key_hash import key_hash
 from sluice.state.segments import HASH, to_frame, to_table
 from sluice.store.open import StoreLocation
+from tests.examples import slow
 from tests.property.operators.played import a_stage
 from tests.spark.folder_job import FolderJob, a_submitted_job, completed_epochs
 from tests.spark.ways.arrow_places import Iceberg, ParquetFolder
@@ -320,7 +321,9 @@ def write_epochs(folder: Path) -> None:
             frame[part::2].write_parquet(folder / f"{epoch}-{part}.parquet")
 
 
-@pytest.mark.parametrize(("parallelism", "pre_aggregated_from"), [(1, 10.0), (3, 1.0)])
+@pytest.mark.parametrize(
+    ("parallelism", "pre_aggregated_from"), [pytest.param(1, 10.0, marks=slow), (3, 1.0)]
+)
 def test_both_ways_leave_the_same_state_byte_by_byte(
     spark: SparkSession,
     tmp_path: Path,
@@ -417,7 +420,7 @@ SEEDS = range(DRAWN or 1)
 PLACES = ("parquet", "iceberg", "postgres", "json", "avro", "protobuf", "raw")
 # Their columns may have any names; the other formats check names by themselves.
 WITH_ANY_NAME = (ParquetFolder, Iceberg, Postgres, JsonTopic)
-CUT = PLACES if DRAWN else ("parquet", "postgres")
+CUT = PLACES if DRAWN else ("parquet", pytest.param("postgres", marks=slow))
 
 
 @pytest.fixture(scope="module")

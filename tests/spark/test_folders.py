@@ -38,6 +38,7 @@ from sluice.spark.stage import run_stage
 from sluice.state.segments import to_frame
 from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import create_bucket
+from tests.examples import slow, slow_but
 from tests.spark.folder_job import FolderJob, no_failure, stage_of
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def check(job: FolderJob, plain: DataFrame) -> None:
         assert_frame_equal(found, expected, check_row_order=False, check_dtypes=False)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", slow_but(FORMATS, "json"))
 def test_what_spark_wrote_is_read_with_its_folders_columns_through_restore_and_rescale(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -176,6 +177,7 @@ def test_what_spark_wrote_is_read_with_its_folders_columns_through_restore_and_r
     check(job, plain())
 
 
+@slow
 @pytest.mark.usefixtures("bucket_keys")
 def test_what_spark_wrote_is_read_from_a_bucket_through_restore_and_rescale(
     spark: SparkSession, tmp_path: Path

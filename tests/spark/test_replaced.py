@@ -16,6 +16,7 @@ import pytest
 from sluice.declaration import aggregates as agg
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from tests.examples import slow_but
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def check(spark: SparkSession, job: FolderJob, kind: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", slow_but(FORMATS, "parquet"))
 def test_an_overwritten_partition_takes_its_rows_back_and_a_deleted_one_too(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:

@@ -35,6 +35,7 @@ from sluice.exchange.reading import Feed, SourceRows
 from sluice.operators.sql import Compiled, NotCompiledError, compiled, spark_type
 from sluice.operators.sql_casts import ONLY_SPARK
 from sluice.state.segments import to_frame, to_table
+from tests.examples import drawn, sampled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -420,7 +421,7 @@ INFIX = (
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_has_the_value_the_type_and_the_error_of_spark(world: World, name: str) -> None:
-    texts = [text for signature in FUNCTIONS[name] for text in cases(name, signature)]
+    texts = sampled([text for of in FUNCTIONS[name] for text in cases(name, of)])
 
     assert texts
     assert world.differences(texts) == []
@@ -430,7 +431,7 @@ def test_a_function_has_the_value_the_type_and_the_error_of_spark(world: World, 
 def test_a_function_is_the_same_past_the_jvm_and_through_it(
     source: RowsOfSource, name: str
 ) -> None:
-    texts = [text for signature in FUNCTIONS[name] for text in cases(name, signature)]
+    texts = sampled([text for of in FUNCTIONS[name] for text in cases(name, of)])
 
     assert texts
     assert [*source.differences(texts)] == []
@@ -444,7 +445,8 @@ def casts() -> list[str]:
         for target in targets
         for to in KINDS.get(target, (target,))
     ]
-    return [f"{how}({column(of, 0)} AS {to})" for of, to in pairs for how in ("CAST", "TRY_CAST")]
+    forms = [(how, of, to) for of, to in pairs for how in ("CAST", "TRY_CAST")]
+    return [f"{how}({column(of, 0)} AS {to})" for how, of, to in sampled(forms)]
 
 
 def test_a_cast_has_the_value_the_type_and_the_error_of_spark(world: World) -> None:
@@ -463,7 +465,7 @@ def test_a_list_is_computed_up_to_the_first_that_is_equal(world: World) -> None:
         for among in itertools.permutations(listed, 3)
     ]
 
-    assert world.differences(texts) == []
+    assert world.differences(sampled(texts)) == []
 
 
 def test_a_part_is_found_by_all_names_of_the_function(world: World) -> None:
@@ -794,7 +796,7 @@ def _random_call(random: Random, pool: dict[str, list[str]]) -> str:
 
 
 @settings(
-    max_examples=6,
+    max_examples=drawn(12),
     deadline=None,
     phases=[Phase.explicit, Phase.generate],  # A difference names its expression.
     suppress_health_check=list(HealthCheck),

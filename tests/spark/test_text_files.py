@@ -29,6 +29,7 @@ from sluice.job.places import open_side_table
 from sluice.sources import Files
 from sluice.spark.frames import decoded_text, text_rows
 from sluice.state.segments import to_frame
+from tests.examples import slow_but
 from tests.spark.folder_job import a_submitted_job, completed_epochs
 from tests.spark.test_exchange import checksums
 
@@ -499,7 +500,7 @@ def test_csv_of_other_options_is_left_to_spark(options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("format_", ["json", "csv"])
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", slow_but([1, 2], 2))
 def test_both_ways_leave_the_same_state_and_report_the_same_lines(
     spark: SparkSession,
     tmp_path: Path,

@@ -58,6 +58,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.state.segments import to_frame
 from sluice.store.open import StoreLocation
+from tests.examples import slow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -535,7 +536,11 @@ CASES = (
     [pytest.param(*case, id=name) for name, case in MORE.items()]
     + [
         pytest.param(
-            is_updated, key, case, id=f"{key[0] or 'column'} {key[1]}{' over updates' * is_updated}"
+            is_updated,
+            key,
+            case,
+            id=f"{key[0] or 'column'} {key[1]}{' over updates' * is_updated}",
+            marks=[slow] * (not is_updated and key in UPDATES),
         )
         for is_updated, cases in ((False, APPEND), (True, UPDATES))
         for key, case in cases.items()

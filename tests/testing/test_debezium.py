@@ -24,6 +24,7 @@ from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.sources import Avro, ChangeEvents, Debezium, Files, Json, Kafka
 from sluice.testing import run_local
+from tests.examples import slow_but
 
 Row = dict[str, Any]
 CUSTOMERS = {"id": "bigint", "first_name": "string", "email": "string"}
@@ -81,7 +82,7 @@ def table_of(
     return rows
 
 
-@pytest.mark.parametrize("of_kafka", [True, False], ids=["kafka", "files"])
+@pytest.mark.parametrize("of_kafka", slow_but([True, False], False), ids=["kafka", "files"])
 def test_changes_in_any_order_and_delivered_again_are_the_table(of_kafka: bool) -> None:
     random, table = Random(7), dict[int, Row]()
     events: list[Row] = []

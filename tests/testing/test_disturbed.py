@@ -26,6 +26,7 @@ from sluice.local.run_local import check_script
 from sluice.sinks import FilesTable
 from sluice.sources import Column, Files, PostgresTable, Snapshot, SparkRead
 from sluice.testing import Kill, Restore, assert_exactly_once, run_local
+from tests.examples import slow
 from tests.testing.shop import MINUTE, named, order, presents, takings, totals
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class Place:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("by", [Snapshot("id"), Column("at", "id")])
+@pytest.mark.parametrize("by", [Snapshot("id"), pytest.param(Column("at", "id"), marks=slow)])
 def test_every_version_is_that_of_one_reading(by: Snapshot | Column, tmp_path: Path) -> None:
     place = Place(7, deletes=isinstance(by, Snapshot))
     pipeline = Pipeline("chain")

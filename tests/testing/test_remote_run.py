@@ -32,6 +32,7 @@ from sluice.errors import ConfigurationError
 from sluice.spark import session
 from sluice.spark.session import check_listening, check_version, remote_of, session_url
 from sluice.spark.tasks import numbers
+from tests.examples import slow
 from tests.testing import test_spark_code
 
 PIPELINE = """
@@ -312,6 +313,7 @@ def test_a_view_is_that_of_the_call_on_a_server_too(tmp_path: Path, remote: str)
     assert sorted(out.rows()) == [("ann", "ann", 1), ("bob", "bob", 2), ("cyd", "cyd", 3)]
 
 
+@slow
 @pytest.mark.spark
 def test_several_results_on_a_server_are_those_of_a_plain_loop(
     remote: str, monkeypatch: pytest.MonkeyPatch

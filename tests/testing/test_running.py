@@ -18,6 +18,7 @@ from sluice.local.run_local import LocalRun, session_of
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.testing import run_local
+from tests.examples import slow
 from tests.testing.shop import named, order, takings, totals, visits
 
 
@@ -191,7 +192,9 @@ SIDES: dict[str, Sided] = {
 }
 
 
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[slow] * (name in ("computed", "union"))) for name in SIDES]
+)
 def test_a_side_output_without_rows_has_the_columns_that_it_would_have(name: str) -> None:
     empty = with_bad_rows(SIDES[name], has_bad=False)
     full = with_bad_rows(SIDES[name], has_bad=True)

@@ -20,7 +20,7 @@ from sluice.local.run_local import session_of
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.testing import Kill, LocalRun, Restore, run_local
-from tests.examples import IS_CHECK
+from tests.examples import IS_CHECK, slow_but
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -357,7 +357,7 @@ def several(increment: Increment, *, deletes: bool) -> Callable[..., dict[str, D
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", slow_but(range(2), 0))
 def test_several_results_are_those_of_a_plain_loop_over_kills_restores_and_rescales(
     spark: SparkSession, seed: int
 ) -> None:

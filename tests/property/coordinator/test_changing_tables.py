@@ -32,7 +32,7 @@ from sluice.errors import ConfigurationError, SluiceError
 from sluice.job.places import open_source_at
 from sluice.sources import DeltaTable, IcebergTable
 from sluice.store.open import StoreLocation
-from tests.examples import TIMES
+from tests.examples import IS_CHECK, TIMES
 from tests.iceberg_catalog import (
     TABLE,
     a_table,
@@ -278,7 +278,7 @@ KINDS: dict[str, Callable[[Random, Path], Played]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(2 * TIMES))
+@pytest.mark.parametrize("seed", range(TIMES if IS_CHECK else 2 * TIMES))
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_those_of_a_version_whatever_happened(
     tmp_path: Path, kind: str, seed: int
