@@ -36,7 +36,6 @@ INPUT, TIME, BOUND = "input", "event time", "out of orderness"
 PARTNERS = "partners"
 _PLURAL = ("bounds", PARTNERS, SHOWN, "keys", ROWS)  # Parts.
 _RENAMED = re.compile(r"\.rename\([^()]*\)")
-_INTERVAL = re.compile(r"INTERVAL (-?[0-9]+) [A-Z]+")
 _RAISED = re.compile(r"raise_error\('(?:[^'\\]|\\.)*'\)", re.DOTALL)
 
 
@@ -646,25 +645,19 @@ def _changes_of(
 
 def _spelt_as(before: Fingerprint, now: Fingerprint) -> Fingerprint:
     """*before* with its columns in the case in which they are called *now*; what a join renames was
-    told as it was declared, and is in lower case now, and an interval was told without its unit.
+    told as it was declared, and is in lower case now.
     """
 
-    def spelt_in(text: str, is_now: str) -> str:
-        text = _RENAMED.sub(lambda found: found[0].lower(), text)
-        return is_now if text == _INTERVAL.sub(r"\1", is_now) else text
-
-    def spelt_as(texts: Mapping[str, str], are_now: Mapping[str, str]) -> dict[str, str]:
-        return {name: spelt_in(text, are_now.get(name, "")) for name, text in texts.items()}
+    def spelt_as(texts: Mapping[str, str]) -> dict[str, str]:
+        return {name: _RENAMED.sub(lambda found: found[0].lower(), texts[name]) for name in texts}
 
     names = {name.lower(): name for name in now.columns}
     spelt = {name: names.get(name.lower(), name) for name in before.columns}
-    columns = {spelt[name]: text for name, text in before.columns.items()}
-    reads = {spelt.get(name, name): text for name, text in before.reads.items()}
     return replace(
         before,
-        columns=spelt_as(columns, now.columns),
-        parts=spelt_as(before.parts, now.parts),
-        reads=spelt_as(reads, now.reads),
+        columns=spelt_as({spelt[name]: text for name, text in before.columns.items()}),
+        parts=spelt_as(before.parts),
+        reads=spelt_as({spelt.get(name, name): text for name, text in before.reads.items()}),
         partial=tuple(spelt.get(name, name) for name in before.partial),
     )
 

@@ -4,8 +4,9 @@ The digest is of syntax trees, so comments, blanks and docstrings play no part, 
 function is called, or where it stands.  It reaches what the function reads of its own project:
 functions, classes, and values of its module or of the function around it, and what a decorator
 wraps, such as Spark's ``udf``.  What can be filled as it runs (a dict of a module that serves as a
-cache) counts as it is written, wherever that is.  Libraries play no part, nor does what a function
-imports, or opens, as it runs.  Functions of one digest are the same; of those of two nobody knows
+cache) counts as it is written, wherever that is, and an array or a frame as it is filled where the
+pipeline is declared.  Libraries play no part, nor does what a function imports, or opens, as it
+runs.  Functions of one digest are the same; of those of two nobody knows
 whether they mean the same: their author says so by a version.
 """
 
@@ -109,9 +110,25 @@ class _Reading:
             yield from sorted("\0".join(self.pieces(one)) for one in value)
         elif id(value) in self.seen:
             yield "again"
+        elif hasattr(type(value), "__array__"):
+            self.seen.add(id(value))
+            yield from self._of_array(value)
         else:
             self.seen.add(id(value))
             yield from self._of_object(value)
+
+    def _of_array(self, value: object) -> Iterator[str]:
+        """An array, a number or a frame of NumPy, pandas, Polars or Arrow, by NumPy's protocol."""
+        array = getattr(type(value), "__array__")(value)  # noqa: B009
+        yield f"array {array.dtype.str} {array.shape}"
+        if array.dtype.hasobject:
+            yield from self.pieces(array.tolist())
+        else:
+            yield hashlib.blake2b(array.tobytes(), digest_size=_DIGEST_BYTES).hexdigest()
+        for labels in ("columns", "index"):  # By which a frame is asked.
+            found = getattr(value, labels, ())
+            if not callable(found):
+                yield from self.pieces([*found])
 
     def _of_object(self, value: object) -> Iterator[str]:
         if isinstance(value, partial):

@@ -359,12 +359,23 @@ def test_what_a_function_names_in_its_session_is_found(
         ("slice(0, 3)", "slice(0, 4)"),
         ("uuid.UUID(int=1)", "uuid.UUID(int=2)"),
         ("fractions.Fraction(1, 3)", "fractions.Fraction(2, 3)"),
+        ("numpy.array([1, 2])", "numpy.array([1, 3])"),
+        ("numpy.array([1, 2])", "numpy.array([[1, 2]])"),
+        ("numpy.array([1])", "numpy.array([1.0])"),
+        ("numpy.array([1, 'x'], object)", "numpy.array([1, 'y'], object)"),
+        ("numpy.int64(1)", "numpy.int64(2)"),
+        ("[polars.Series([1])]", "[polars.Series([2])]"),
+        ("polars.DataFrame({'a': [1]})", "polars.DataFrame({'b': [1]})"),
+        ("pandas.Series([1], index=['a'])", "pandas.Series([1], index=['b'])"),
+        ("pandas.DataFrame({'a': ['x']})", "pandas.DataFrame({'a': ['y']})"),
+        ("pyarrow.array([1])", "pyarrow.array([2])"),
+        ("pyarrow.table({'a': ['x']})", "pyarrow.table({'a': ['y']})"),
     ],
 )
-def test_a_value_of_pythons_own_that_never_changes_plays_a_part(
+def test_a_value_that_is_written_beside_a_function_plays_a_part(
     before: str, now: str, load: Any
 ) -> None:
-    modules = "import datetime, fractions, uuid, zoneinfo\n"
+    modules = "import datetime, fractions, uuid, zoneinfo, numpy, pandas, polars, pyarrow\n"
     text = modules + "VALUE = {}\ndef chosen(rows):\n    return rows, VALUE\n"
     digests = [function_digest(load(text.replace("{}", one)).chosen) for one in (before, now)]
 
