@@ -191,9 +191,14 @@ def load_pipeline(uid: str, package: PipelinesPackage | None = None) -> Pipeline
     declarations = load_declarations(package)
     if uid in declarations.pipelines:
         return declarations.pipelines[uid]
-    for name, problem in declarations.problems.items():
-        if name == _file(package.name, uid) or f"pipeline {uid!r}" in problem:
-            raise ConfigurationError(f"pipeline {uid!r} cannot be loaded: {name}, {problem}")
+    own = {
+        name: problem
+        for name, problem in declarations.problems.items()
+        if name == _file(package.name, uid) or f"pipeline {uid!r}" in problem
+    }
+    if why := own or (not declarations.pipelines and declarations.problems):
+        reasons = "; ".join(f"{name}, {problem}" for name, problem in why.items())
+        raise ConfigurationError(f"pipeline {uid!r} cannot be loaded: {reasons}")
     broken = "".join(f"; {name}: {problem}" for name, problem in declarations.problems.items())
     raise ConfigurationError(
         f"there is no pipeline {uid!r}; declared are "

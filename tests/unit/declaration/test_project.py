@@ -259,3 +259,16 @@ def test_the_last_pattern_that_fits_decides(patterns: str, selected: tuple[str, 
 
 def test_patterns_that_fit_nothing_are_found() -> None:
     assert idle_patterns(("orders*", "!nexmrk_*", "bids"), UIDS) == ("!nexmrk_*", "bids")
+
+
+def test_where_nothing_can_be_loaded_the_reason_is_told_and_no_empty_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = declare(tmp_path / "flows_broken")
+    (folder / "one.py").write_text("raise ValueError('no such column')\n")
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+
+    with pytest.raises(
+        ConfigurationError, match=r"^pipeline 'demo' cannot be loaded: .*one\.py.*no such column"
+    ):
+        load_pipeline("demo")
