@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ def run(attempt: Attempt) -> int:
 def counted(attempt: Attempt) -> dict[str, int]:
     """Run to the end, and return how often each line of ours was run."""
     assert attempt.counts
-    assert run(attempt) == 0
+    assert run(attempt) == 0, _told(attempt)
     counts: dict[str, int] = json.loads(Path(attempt.counts).read_text())
     return counts
 
@@ -80,9 +81,29 @@ class Frozen:
 
 
 def _begin(attempt: Attempt) -> multiprocessing.process.BaseProcess:
-    process = _context.Process(target=drive, args=(attempt,), daemon=True)
+    process = _context.Process(target=_drive, args=(attempt,), daemon=True)
     process.start()
     return process
+
+
+def _drive(attempt: Attempt) -> None:
+    """The server that forks has the standard error of the test that started it, which is closed."""
+    try:
+        drive(attempt)
+    except Exception:
+        with _errors_of(attempt).open("a") as file:
+            traceback.print_exc(file=file)
+        raise
+
+
+def _errors_of(attempt: Attempt) -> Path:
+    return Path(f"{attempt.root.removeprefix('file://')}.errors")
+
+
+def _told(attempt: Attempt) -> str:
+    """What the processes of a root have died of, but for the signals."""
+    errors = _errors_of(attempt)
+    return errors.read_text() if errors.exists() else "no process has told an error"
 
 
 def _state_of(pid: int) -> str:
@@ -147,12 +168,12 @@ def play(schedule: Schedule, source: SourcePlace, sink: SinkPlace, folder: Path)
         (line,) = schedule.lines
         frozen = Frozen(replace(attempt, line=line, strike=signal.SIGSTOP))
         frozen.wait_until_it_stands()
-        assert run(attempt) == 0
+        assert run(attempt) == 0, (schedule, _told(attempt))
         check(source, sink)  # The job has ended, whatever the other one may still do.
         assert frozen.thaw() in (0, 1), schedule  # It is done, or was told that it is fenced.
     else:
         for line in schedule.lines:
             code = run(replace(attempt, line=line))
-            assert code in (0, -signal.SIGKILL), schedule
-        assert run(attempt) == 0, schedule
+            assert code in (0, -signal.SIGKILL), (schedule, _told(attempt))
+        assert run(attempt) == 0, (schedule, _told(attempt))
     check(source, sink)
