@@ -30,7 +30,7 @@ _PARTS = {
     "how": "`how` of a join",
     "partners": "`ttl` of a `left`, `right`, `full` or `anti` join, or of a `semi` join of updates",
     "bounds": "`lower` and `upper` of `interval_join`",
-    "table": "`lookup` of rows that are updated: its table, `on`, `keep` or `add`",
+    "table": "`lookup` of rows that are updated: its table, `on`, `keep`, `add` or `valid_from`",
     "columns": "the `select()` between an aggregate, `latest` or `top_n` without `ttl` and a "
     "table: columns beside its key",
     "place": "the place of a source: folder, topics or table; another topic beside them is none",

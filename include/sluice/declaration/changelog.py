@@ -110,7 +110,7 @@ def result_kind(  # noqa: C901 - a case for each operation
             for read in reads:
                 if not isinstance(read.kind, Upsert):
                     _refuse(uid, operation, read)
-            return Retract() if lookup.add else Upsert(keys)  # A table may have several matches.
+            return Retract() if _may_multiply(lookup) else Upsert(keys)
         case (
             ops.Lookup()
             | ops.WindowAggregate()
@@ -315,10 +315,15 @@ def _of_appended(operation: ops.Operation, keys: tuple[str, ...], first: Kind) -
             return Append(tuple(dict.fromkeys((*keys, *_bounds(window), "rank"))))
         case ops.Deduplicate():
             return Append(keys)
-        case ops.Lookup(add=add) if not add:  # A table may have several matches.
+        case ops.Lookup() as lookup if not _may_multiply(lookup):
             return first
         case _:
             return Append()
+
+
+def _may_multiply(lookup: ops.Lookup) -> bool:
+    """Whether a row may leave once for each of several matches."""
+    return bool(lookup.add) and lookup.versions is None
 
 
 def _bounds(window: ops.Window) -> tuple[str, ...]:

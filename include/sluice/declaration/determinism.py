@@ -272,7 +272,8 @@ def check_lookup(uid: str, lookup: Lookup, columns: Collection[str] | None = Non
     The *columns* are those of the table, if they are known.
     """
     known = None if columns is None else {*columns, *columns_named_by(lookup.steps)}
-    for sql in (*lookup.on.values(), *(sql for step in lookup.steps for sql in _texts(step))):
+    steps = (sql for step in lookup.steps for sql in _texts(step))
+    for sql in (*(sql for _, sql, _ in lookup.compared), *steps):
         check_places(f"lookup {uid!r}", sql)
         found = nondeterministic(sql, known)
         if found is not None:

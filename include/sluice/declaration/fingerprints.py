@@ -144,7 +144,10 @@ class _Maker:
         on = ", ".join(f"{column} = {meaning(sql)}" for column, sql in sorted(lookup.on.items()))
         add = ", ".join(f"{name} = {meaning(sql)}" for name, sql in sorted(lookup.add.items()))
         table = f"{lookup.table}{_described_steps(lookup.steps, None)}"
-        return f"{lookup.keep} of {table} on {on}" + (f" add {add}" if add else "")
+        text = f"{lookup.keep} of {table} on {on}" + (f" add {add}" if add else "")
+        if (of := lookup.versions) is not None:
+            text += f" as of {of.time.lower()} by {meaning(of.valid_from)}"
+        return text
 
     def _keys(self, stream: Input) -> str:
         """The keys of an input, each with what it is computed of: state is kept by its value."""
@@ -200,7 +203,11 @@ class _Maker:
                 what = described_function(function, version) + (f", {given}" if given else "")
                 return f"{self._rows(stage.inputs[0], None)}.transform({what}){text}"
             case ops.Lookup() as lookup:
-                on = None if wanted is None else wanted | _lowered(lookup.on)
+                on = (
+                    None
+                    if wanted is None
+                    else wanted | _lowered(column for column, _, _ in lookup.compared)
+                )
                 return f"{self._rows(stage.inputs[0], on)}.lookup({self.lookup(lookup)}){text}"
             case ops.SparkCode() as code if not stage.is_stateful:
                 read = " + ".join(

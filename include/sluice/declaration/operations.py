@@ -94,11 +94,20 @@ class Transform:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """Rows of a table that are valid from a time on, until the next one of their key."""
+
+    valid_from: str  # SQL expression over the table.
+    time: str  # Column of the stream: its event time.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
     """Rows against a small table as of the same barrier, by a broadcast join.
 
     ``add`` are the columns that the table gives to a row: name -> SQL expression over the table,
-    of whose rows the lookup sees those behind ``steps``, Spark SQL.
+    of whose rows the lookup sees those behind ``steps``, Spark SQL.  Of *versions* of a key a row
+    sees the one that was valid at its event time.
     """
 
     table: str
@@ -106,6 +115,14 @@ class Lookup:
     keep: Keep
     add: Mapping[str, str] = field(default_factory=dict[str, str])
     steps: tuple[Step, ...] = ()
+    versions: Versions | None = None
+
+    @property
+    def compared(self) -> tuple[tuple[str, str, str], ...]:
+        """Column of the stream, SQL expression over the table, and argument that has both."""
+        of = self.versions
+        by_time = () if of is None else ((of.time, of.valid_from, "valid_from="),)
+        return (*((column, sql, "on=") for column, sql in self.on.items()), *by_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,9 +128,9 @@ def _of_stage(given: Declared, stage: StageNode, column: str) -> Expression | No
         case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
             for added, sql in lookup.add.items():
                 if added.lower() == name:
-                    on = ", ".join(f"{parsed(at).canonical()}" for at in lookup.on.values())
+                    on = ", ".join(f"{parsed(at).canonical()}" for _, at, _ in lookup.compared)
                     text = f"{parsed(sql).canonical()} of {lookup.table} by {on}"
-                    by = (origin(given, stage.inputs[0], key) for key in lookup.on)
+                    by = (origin(given, stage.inputs[0], key) for key, _, _ in lookup.compared)
                     return Call("looked_up", (_text(text), *by))
         case _:
             pass

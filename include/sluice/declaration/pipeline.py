@@ -687,6 +687,7 @@ class Stream:
         on: str | Mapping[str, str],
         keep: ops.Keep = "matched",
         add: Mapping[str, str] | tuple[str, ...] = (),
+        valid_from: str | None = None,
         parallelism: Parallelism | None = None,
     ) -> Stream:
         """Look each row up in *table*; go on with the ``"matched"``, ``"unmatched"`` or all rows.
@@ -695,6 +696,10 @@ class Stream:
         the table.  A row that several of the table's rows match then leaves once for each.  A row
         is looked up when it comes; if rows replace earlier ones, the stage remembers the rows that
         it sent, and takes back those.
+
+        ``valid_from``, SQL over the table, makes its rows versions: a row matches the newest one of
+        its key that is not newer than its event time, as Flink's temporal join; older rows, and
+        those without event time, match none.  No row waits for a version that is added later.
         """
         node = table.pipeline.sources.get(table.producer)
         if node is None or not node.is_table:
@@ -715,7 +720,14 @@ class Stream:
         added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
         check_columns(added, f"add= of lookup {uid!r}")
         operation = ops.Lookup(
-            table=table.producer, on=columns, keep=keep, add=added, steps=table.steps
+            table=table.producer,
+            on=columns,
+            keep=keep,
+            add=added,
+            steps=table.steps,
+            versions=None
+            if valid_from is None
+            else ops.Versions(valid_from=valid_from, time=_time_of(f"lookup {uid!r}", self)),
         )
         kind = self.kind
         if not isinstance(kind, Upsert):
@@ -1337,7 +1349,7 @@ def _check_reads(stage: StageNode) -> None:
     check_reads(owner, [sql for _, sql in arguments_of(stage)])
     match stage.operation:
         case (ops.Lookup() as lookup) | ops.KeyedLookup(lookup=lookup):
-            check_reads(owner, [*lookup.on.values(), *lookup.add.values()])
+            check_reads(owner, [*(sql for _, sql, _ in lookup.compared), *lookup.add.values()])
         case _:
             pass
 
@@ -1387,11 +1399,17 @@ def _check_side(stage: StageNode, first: KeyedStream, side: KeyedStream) -> None
             f"stage {uid!r} joins {len(first.keys)} key columns with {len(side.keys)}; "
             "key both sides by as many"
         )
-    if stage.goes_by_event_time and stream.lost_time:
+    if stage.goes_by_event_time:
+        _time_of(f"stage {uid!r}", stream)
+
+
+def _time_of(owner: str, stream: Stream) -> str:
+    """Raises ConfigurationError if *stream*, which *owner* reads by event time, has none."""
+    if stream.lost_time:
         raise ConfigurationError(
-            f"stage {uid!r} goes by event time, and {stream.lost_time}; select it, too"
+            f"{owner} goes by event time, and {stream.lost_time}; select it, too"
         )
-    if stage.goes_by_event_time and stream.time_column is None:
+    if stream.time_column is None:
         loses = stream.pipeline.loses_event_time(stream.producer)
         if loses in stream.pipeline.sources:
             fix = f"name it: source({loses!r}, ..., event_time='column')"
@@ -1401,8 +1419,9 @@ def _check_side(stage: StageNode, first: KeyedStream, side: KeyedStream) -> None
                 f"{loses!r} read: event_time('column', out_of_orderness=...)"
             )
         raise ConfigurationError(
-            f"stage {uid!r} reads {stream.producer!r}, which has no event time; {fix}"
+            f"{owner} reads {stream.producer!r}, which has no event time; {fix}"
         )
+    return stream.time_column
 
 
 def _check_broadcast(

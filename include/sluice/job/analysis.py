@@ -417,12 +417,12 @@ def _lookup_result(
 def _looked_up(
     uid: str, lookup: Lookup, rows: ColumnTypes, table: ColumnTypes | None
 ) -> ColumnTypes | None:
-    for column, sql in lookup.on.items():
+    for column, sql, argument in lookup.compared:
         require_column(uid, rows, column, "to look up")
         if table is not None:
             require_columns(uid, sql, table, f"in the table {lookup.table!r}")
             of_table = _type_of(sql, _known(table))
-            check_looked_up(uid, column, rows[column], lookup.table, of_table)
+            check_looked_up(uid, column, rows[column], lookup.table, of_table, argument)
     if table is None:
         return None
     found = {name: rows[name] for name in lookup.on} | dict(rows)

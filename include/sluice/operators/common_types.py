@@ -49,7 +49,12 @@ def united_columns(
 
 
 def check_looked_up(
-    uid: str, column: str, of_rows: pl.DataType | None, table: str, of_table: pl.DataType | None
+    uid: str,
+    column: str,
+    of_rows: pl.DataType | None,
+    table: str,
+    of_table: pl.DataType | None,
+    argument: str,
 ) -> None:
     """Check the types of what the lookup *uid* compares: *column*, and what *table* has for it.
 
@@ -61,7 +66,7 @@ def check_looked_up(
     raise ConfigurationError(
         f"lookup {uid!r} compares {column!r}, which is {spark_type(of_rows)}, with what is "
         f"{spark_type(of_table)} in the table {table!r}; {a_cast(column, of_rows, of_table)}, in "
-        "on= for the table or in a select() of the rows"
+        f"{argument} for the table or in a select() of the rows"
     )
 
 

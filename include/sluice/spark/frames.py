@@ -33,7 +33,7 @@ from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.columns import check_columns
 from sluice.declaration.expressions import Filter, Projection, Step, columns_read
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode, Transform
+from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode, Transform, Versions
 from sluice.declaration.params import value_of
 from sluice.declaration.places import (
     END,
@@ -672,26 +672,89 @@ def _check_ours(uid: str, rows: StructType, result: StructType) -> None:
 def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
-    columns = {**lookup.on, **lookup.add}
+    columns, versions = {**lookup.on, **lookup.add}, lookup.versions
+    good = "_" * (1 + max(map(len, (*rows.columns, *columns))))  # No other column has that name.
+    found, since, true = f"{good}_", f"{good}__", F.lit(True)  # noqa: FBT003 - a value
+    if versions is not None:
+        columns |= {since: versions.valid_from}
     wanted = table.selectExpr(
         *(f"{expression} AS {quoted(column)}" for column, expression in columns.items())
     )
     types, of_table = polars_schema(rows), polars_schema(wanted)
-    for column in lookup.on:
-        check_looked_up(uid, column, types.get(column), lookup.table, of_table.get(column))
+    names = [*lookup.on, since][: len(lookup.compared)]
+    for name, (column, _, argument) in zip(names, lookup.compared, strict=True):
+        of = of_table.get(name)
+        check_looked_up(uid, column, types.get(column), lookup.table, of, argument)
     keys, matched = [*lookup.on], "inner" if lookup.add else "left_semi"
     how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
+    if versions is not None:
+        wanted, how = _versions_by_key(uid, lookup, versions, wanted, since), "left"
     if MALFORMED_COLUMN not in rows.columns:
-        return rows.join(F.broadcast(wanted), on=keys, how=how)
+        joined = rows.join(F.broadcast(wanted), on=keys, how=how)
+        return joined if versions is None else _valid(lookup, versions, joined, since, None)
     # A malformed row, of which some values may be known, matches nothing, and is reported once.
-    good = "_" * (1 + max(map(len, (*rows.columns, *columns))))  # No other column has that name.
-    found, true = f"{good}_", F.lit(True)  # noqa: FBT003 - a value
     rows = rows.withColumn(good, F.expr(f"{MALFORMED_COLUMN} IS NULL"))
     wanted = wanted.withColumn(good, true)
-    if lookup.keep == "matched":
+    if lookup.keep == "matched" and versions is None:
         wanted = (wanted if lookup.add else wanted.distinct()).withColumn(found, true)
         how = "left"
     joined = rows.join(F.broadcast(wanted), on=[*keys, good], how=how)
+    if versions is not None:
+        return _valid(lookup, versions, joined, since, good)
     if lookup.keep == "matched":
         joined = joined.where(f"{quoted(found)} OR NOT {quoted(good)}")
     return joined.drop(good, found)
+
+
+def _versions_by_key(
+    uid: str, lookup: Lookup, versions: Versions, wanted: DataFrame, since: str
+) -> DataFrame:
+    """A row for each key, whose column *since* has its versions in the order of their *since*."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    keys = [F.col(quoted(key)) for key in lookup.on]
+    pairs = zip(lookup.on.values(), keys, strict=True)
+    key = F.concat_ws(
+        ", ",
+        *(F.concat(F.lit(f"{name} = "), of.cast("string")) for name, of in pairs),
+    )
+    where = F.lit(f" in the table {lookup.table} ")
+    at = F.col(quoted(since))
+    has_key = reduce(lambda one, other: one & other, (of.isNotNull() for of in keys))
+    no_time = F.concat(
+        *(F.lit(f"lookup {uid} finds a version of "), key, where),
+        F.lit(
+            f"whose {versions.valid_from} is null; leave it out with where() of the table, or say "
+            f"since when it is valid: valid_from='coalesce({versions.valid_from}, ...)'"
+        ),
+    )
+    timed = wanted.where(has_key).where(at.isNotNull() | F.raise_error(no_time).isNotNull())
+    order = f"CASE WHEN l.{since} < r.{since} THEN -1 WHEN l.{since} > r.{since} THEN 1 ELSE 0 END"
+    whole = f"struct({', '.join(map(quoted, (since, *lookup.add)))})"
+    # One partition needs no shuffle; a table has 64 MiB at most.
+    by_key = timed.coalesce(1).groupBy(*keys)
+    found = by_key.agg(F.expr(f"array_sort(collect_list({whole}), (l, r) -> {order})").alias(since))
+    same = f"filter({since}, (v, n) -> n > 0 AND v.{since} = get({since}, n - 1).{since})"
+    two = F.expr(f"get({same}, 0).{since}")
+    twice = F.concat(
+        *(F.lit(f"lookup {uid} finds two versions of "), key, where),
+        *(F.lit("that are valid from "), two.cast("string")),
+        F.lit("; leave one of them out of the table, or name what tells them apart, too, in on="),
+    )
+    return found.where(two.isNull() | F.raise_error(twice).isNotNull())
+
+
+def _valid(
+    lookup: Lookup, versions: Versions, joined: DataFrame, since: str, good: str | None
+) -> DataFrame:
+    """The rows of *joined*, each with the newest version that is not newer than its event time."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    older = f"filter({since}, {since} -> {since}.{since} <= {quoted(versions.time)})"
+    joined = joined.withColumn(since, F.expr(f"try_element_at({older}, -1)"))
+    if lookup.keep != "all":
+        is_kept = f"{since} IS {'NOT ' * (lookup.keep == 'matched')}NULL"
+        joined = joined.where(is_kept if good is None else f"{is_kept} OR NOT {good}")
+    own = [quoted(name) for name in joined.columns if name not in (since, good)]
+    added = [f"{since}.{quoted(name)} AS {quoted(name)}" for name in lookup.add]
+    return joined.selectExpr(*own, *added)

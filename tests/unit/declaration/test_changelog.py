@@ -85,7 +85,9 @@ DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
         lambda s: s.transform("it", lambda rows: rows).select("a", "u + 1 AS u")
     ),
     "`lookup`": lambda s: s.lookup("it", a_table(s), on="a", keep="unmatched"),
-    "`lookup` that adds columns": lambda s: s.lookup("it", a_table(s), on="a", add=("name",)),
+    "`lookup` that adds columns, without `valid_from`": (
+        lambda s: s.lookup("it", a_table(s), on="a", add=("name",))
+    ),
     "`union`": lambda s: s.union(
         "it", s.pipeline.source("others", Nexmark(10), event_time=s.time_column)
     ),
@@ -324,7 +326,7 @@ REFUSED["`process_keyed`"] = REFUSED["`process`"]
 REFUSED["`window` with lateness"] = REFUSED["`window`"]
 
 
-@pytest.mark.parametrize("name", ["`lookup`", "`lookup` that adds columns"])
+@pytest.mark.parametrize("name", ["`lookup`", "`lookup` that adds columns, without `valid_from`"])
 def test_a_lookup_of_updated_rows_needs_a_key_for_what_it_sent(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         DECLARED[name](a_stream(Retract()))

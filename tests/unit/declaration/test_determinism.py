@@ -134,6 +134,12 @@ def found_by_a_draw() -> None:
     rows.lookup("found", table, on={"k": "int(rand() * 3)"})
 
 
+def valid_by_a_draw() -> None:
+    rows = rows_of("at")
+    table = rows.pipeline.source("towns", Files("/towns"), table=True)
+    rows.lookup("found", table, on="k", valid_from="timestamp_seconds(rand() * 3)")
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an argument over updates": (
         a_sum("cast(1 + rand(7) * 1000 as int)"),
@@ -175,6 +181,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "where() of 'parse' has 'now()' in 'at > now()', which only Spark knows; behind a stage",
     ),
     "a table": (a_table_that_is_drawn, "lookup 'found' finds rows of 'towns' by rand() in"),
+    "since when a table's row is valid": (
+        valid_by_a_draw,
+        "rows of 'towns' by rand()",
+    ),
     "a table's column": (found_by_a_draw, "by rand() in 'int(rand() * 3)'"),
     "an event time": (
         lambda: (

@@ -602,6 +602,18 @@ def test_a_lookup_is_told_with_its_table_wherever_it_is() -> None:
     assert of(declare(True)).updates_from == ("look",)
 
 
+def test_a_lookup_of_versions_is_told_with_the_times_that_it_compares() -> None:
+    def declare(stream: Stream) -> None:
+        spec = Files("names", format="json", schema="k bigint, since timestamp")
+        names = stream.pipeline.source("names", spec, table=True)
+        found = stream.lookup("look", names, on="k", valid_from="SINCE")
+        found.key_by("k").aggregate("stage", s=agg.count())
+
+    for time in ("at", "then"):
+        told = of(declare, time=time).parts["input"]
+        assert told == f"rows.json.lookup(matched of names on k = k as of {time} by since)"
+
+
 class Seen(KeyedProcessFunction):
     def __init__(self, limit: int) -> None:
         self.limit = limit

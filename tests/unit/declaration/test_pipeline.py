@@ -303,6 +303,15 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: a_stage().lookup("join", a_stream(), on="a"),
         "lookup 'join' needs a table source; declare 'events' with table=True",
     ),
+    "versions without event time": (
+        lambda: (stream := a_stream(None)).lookup(
+            "known",
+            stream.pipeline.source("names", Files("/names"), table=True),
+            on="a",
+            valid_from="since",
+        ),
+        "lookup 'known' reads 'events', which has no event time; name it: source",
+    ),
     "empty key": (lambda: a_stage().key_by(), r"key_by\(\) needs at least one column"),
     "top 0": (
         lambda: a_stage().key_by("a").top_n("best", 0, by="n", unique="a"),

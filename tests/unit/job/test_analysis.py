@@ -230,6 +230,18 @@ def test_a_column_is_not_looked_up_as_what_no_type_holds(world: World, rows: str
         world.results()
 
 
+def test_versions_are_valid_from_what_has_the_type_of_the_event_time(world: World) -> None:
+    found = world.clicks.lookup("t", world.cities, on="city", valid_from="country")
+    found.sink("out", FilesTable())
+
+    with pytest.raises(
+        ConfigurationError,
+        match="lookup 't' compares 'at', which is timestamp, with what is string in the table "
+        r"'cities'; .* in valid_from= for the table or in a select",
+    ):
+        world.results()
+
+
 @pytest.mark.parametrize(
     ("sink", "needs"),
     [
