@@ -24,7 +24,7 @@ from sluice.cli.options import (
 )
 from sluice.cli.run import run_log
 from sluice.declaration.determinism import unpinned
-from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode
+from sluice.declaration.operations import SparkCode, tables_of
 from sluice.declaration.params import resolve_params
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_declarations
@@ -101,13 +101,7 @@ def _unread(declared: Pipeline) -> Iterator[str]:
     """The sources and stages that are read, or computed, at every barrier and for nothing."""
     read = {uid for stage in declared.stages.values() for uid in stage.producers}
     for stage in declared.stages.values():
-        match stage.operation:
-            case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
-                read.add(lookup.table)
-            case SparkCode(tables=tables):
-                read |= {table.uid for table in tables.values()}
-            case _:
-                pass
+        read.update(tables_of(stage.operation))
     yield from (f"source {uid!r}" for uid in declared.sources if uid not in read)
     yield from (f"stage {uid!r}" for uid in declared.stages if not declared.is_consumed(uid))
 

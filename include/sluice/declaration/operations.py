@@ -398,6 +398,17 @@ def needs_own_session(operation: Operation) -> bool:
             return False
 
 
+def tables_of(operation: Operation) -> tuple[str, ...]:
+    """The table sources that *operation* reads beside its inputs."""
+    match operation:
+        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+            return (lookup.table,)
+        case SparkCode(tables=tables):
+            return tuple(dict.fromkeys(table.uid for table in tables.values()))
+        case _:
+            return ()
+
+
 def named_by(operation: Operation) -> tuple[str, ...]:
     """The columns of its first input that *operation* names, beside those in expressions."""
     match operation:
@@ -414,6 +425,6 @@ def named_by(operation: Operation) -> tuple[str, ...]:
         case IntervalJoin(upper_column=str() as upper):
             return (upper,)
         case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
-            return tuple(lookup.on)
+            return tuple(column for column, _, _ in lookup.compared)
         case _:
             return ()

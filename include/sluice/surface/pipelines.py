@@ -17,7 +17,7 @@ from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, Stage
 from sluice.core.configuration import JobStatus
 from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.state import CoordinatorState
-from sluice.declaration.operations import Lookup
+from sluice.declaration.operations import tables_of
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import SourceSpec
 from sluice.errors import RestoreError, SluiceError
@@ -183,8 +183,7 @@ def edges_of(pipeline: Pipeline) -> tuple[Edge, ...]:
     pairs: list[tuple[str, str]] = []
     for stage in pipeline.stages.values():
         pairs += [(producer, stage.uid) for producer in stage.producers]
-        if isinstance(stage.operation, Lookup):
-            pairs.append((stage.operation.table, stage.uid))
+        pairs += [(table, stage.uid) for table in tables_of(stage.operation)]
     pairs += [(sink.input, sink.uid) for sink in pipeline.sinks.values()]
     return tuple(Edge(producer=one, consumer=other) for one, other in dict.fromkeys(pairs))
 
