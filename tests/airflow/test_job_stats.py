@@ -13,11 +13,6 @@ from sluice_airflow import compat
 from tests.airflow.acts import a_checkpoint, abort, trigger, watch
 from tests.airflow.stand_in import a_job, decline
 
-# Airflow's client of StatsD leaves its socket to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
-)
-
 Received = Callable[[], dict[str, str]]
 
 
