@@ -111,16 +111,16 @@ fuzz: setup  ## Play PLANS random pipelines (2,500) beside batch SQL, mistakes a
 	@$(BIN)/python -m tests.fuzz --mutations
 
 properties: setup  ## Draw EXAMPLES times (25) as many examples as each property asks for; the check draws a sixth
-	@SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit tests/testing/test_spark_code.py tests/spark/test_sql.py
+	@SLUICE_SLOW=all SLUICE_EXAMPLES=$(EXAMPLES) SIM_SEEDS=100 $(PYTEST) tests/property tests/unit tests/testing/test_spark_code.py tests/spark/test_sql.py
 
 slow: setup  ## The tests that make test leaves out, for it plays the like of each; half an hour
 	@SLUICE_SLOW=all $(PYTEST) -m slow tests
 
 contract: setup  ## Every case of the contract suites on S3, too
-	@SLUICE_CONTRACT=all $(PYTEST) tests/contract
+	@SLUICE_SLOW=all SLUICE_CONTRACT=all $(PYTEST) tests/contract
 
 answers: setup  ## Each request of a checkpoint, answered in each wrong way, at each place; an hour
-	@SLUICE_CONTRACT=all $(BIN)/pytest -q -n 0 tests/contract/test_answers.py
+	@SLUICE_SLOW=all SLUICE_CONTRACT=all $(BIN)/pytest -q -n 0 tests/contract/test_answers.py
 
 nexmark: setup  ## The Nexmark queries cut into 1, 7 and 40 epochs, for 1 and 3 subtasks; minutes
 	@SLUICE_NEXMARK=all $(BIN)/pytest -q tests/spark/test_nexmark.py
@@ -176,7 +176,7 @@ older-spark: setup  ## The Spark tier on SPARK (4.1.4), or TESTS of it, in .slui
 	@test -x $(OLDER)/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python $(OLDER)
 	@$(BIN)/uv pip install --quiet --python $(OLDER)/bin/python pyspark==$(SPARK)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(OLDER)/lib/python*/site-packages)/behind.pth"
-	@PYTHONPATH=include:plugins:. $(OLDER)/bin/python -m pytest -q -n 0 $(LEFT_OPEN) $(TESTS)
+	@SLUICE_SLOW=all PYTHONPATH=include:plugins:. $(OLDER)/bin/python -m pytest -q -n 0 $(LEFT_OPEN) $(TESTS)
 
 older-airflow: setup  ## The Airflow tier on AIRFLOW (3.1.8), in .sluice/airflow-AIRFLOW; ten minutes
 	@test -x $(OLDER_AIRFLOW)/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python $(OLDER_AIRFLOW)

@@ -108,11 +108,10 @@ class _Reading:
                 yield from self.pieces(one)
         elif isinstance(value, set | frozenset):
             yield from sorted("\0".join(self.pieces(one)) for one in value)
+        elif hasattr(type(value), "__array__"):
+            yield from self._of_array(value)
         elif id(value) in self.seen:
             yield "again"
-        elif hasattr(type(value), "__array__"):
-            self.seen.add(id(value))
-            yield from self._of_array(value)
         else:
             self.seen.add(id(value))
             yield from self._of_object(value)
@@ -125,10 +124,10 @@ class _Reading:
             yield from self.pieces(array.tolist())
         else:
             yield hashlib.blake2b(array.tobytes(), digest_size=_DIGEST_BYTES).hexdigest()
-        for labels in ("columns", "index"):  # By which a frame is asked.
-            found = getattr(value, labels, ())
-            if not callable(found):
-                yield from self.pieces([*found])
+        # What a frame is asked by: no identity of these is kept, as Arrow makes its columns anew.
+        for labels in ("column_names", "columns", "index"):
+            if not callable(found := getattr(value, labels, None)) and found is not None:
+                yield from self.pieces(found)
 
     def _of_object(self, value: object) -> Iterator[str]:
         if isinstance(value, partial):

@@ -370,6 +370,7 @@ def test_what_a_function_names_in_its_session_is_found(
         ("pandas.DataFrame({'a': ['x']})", "pandas.DataFrame({'a': ['y']})"),
         ("pyarrow.array([1])", "pyarrow.array([2])"),
         ("pyarrow.table({'a': ['x']})", "pyarrow.table({'a': ['y']})"),
+        ("pyarrow.table({'a': [1]})", "pyarrow.table({'b': [1]})"),
     ],
 )
 def test_a_value_that_is_written_beside_a_function_plays_a_part(
