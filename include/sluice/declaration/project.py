@@ -191,10 +191,11 @@ def load_pipeline(uid: str, package: PipelinesPackage | None = None) -> Pipeline
     declarations = load_declarations(package)
     if uid in declarations.pipelines:
         return declarations.pipelines[uid]
+    module = f"{package.name.replace('.', '/')}/{uid}"
     own = {
         name: problem
         for name, problem in declarations.problems.items()
-        if name == _file(package.name, uid) or f"pipeline {uid!r}" in problem
+        if name in (f"{module}.py", f"{module}/__init__.py") or f"pipeline {uid!r}" in problem
     }
     if why := own or (not declarations.pipelines and declarations.problems):
         reasons = "; ".join(f"{name}, {problem}" for name, problem in why.items())

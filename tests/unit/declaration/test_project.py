@@ -272,3 +272,9 @@ def test_where_nothing_can_be_loaded_the_reason_is_told_and_no_empty_list(
         ConfigurationError, match=r"^pipeline 'demo' cannot be loaded: .*one\.py.*no such column"
     ):
         load_pipeline("demo")
+
+
+@pytest.mark.parametrize("uid", ["demo", "demo.of_another", "../demo", ""])
+def test_outside_of_a_project_it_is_said_how_one_is_begun(uid: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"sluice init FOLDER begins a project$"):
+        load_pipeline(uid, PipelinesPackage(name="flows_of_nobody"))
