@@ -80,7 +80,7 @@ _BEHIND_A_NAME = re.compile(r"|[=<>!),%/|]|and|as|between|i?like|in|is|or", re.I
 
 
 def check_row_wise(owner: str, sql: str) -> None:
-    """Check that *sql* reads no other row than the one that is filtered or projected.
+    """Check that *sql* reads no other row than the one that it is computed for.
 
     Raises:
         ConfigurationError: *sql* has an aggregate, a window function or a query in it.
@@ -88,7 +88,7 @@ def check_row_wise(owner: str, sql: str) -> None:
     across = across_rows(sql)
     if across is not None:
         raise ConfigurationError(
-            f"{owner} has {across} in {sql!r}; where() and select() see one row at a time: use "
+            f"{owner} has {across} in {sql!r}, which sees one row at a time; use "
             "key_by().aggregate(), window() or top_n() for what is of many"
         )
 

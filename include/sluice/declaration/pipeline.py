@@ -717,6 +717,8 @@ class Stream:
                 f"lookup {uid!r} keeps all rows and adds nothing; name the columns: add=('name',)"
             )
         columns = {on: on} if isinstance(on, str) else dict(on)
+        if not columns:
+            raise ConfigurationError(f"lookup {uid!r} compares no column; name one: on='id'")
         added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
         check_columns(added, f"add= of lookup {uid!r}")
         operation = ops.Lookup(

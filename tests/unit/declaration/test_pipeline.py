@@ -67,7 +67,7 @@ def declared_again(uid: str) -> None:
 def looked_up(**how: object) -> Stream:
     stream = a_stage()
     names = stream.pipeline.source("names", Files("/names"), table=True)
-    return stream.lookup("known", names, on="a", **how)  # type: ignore[arg-type]
+    return stream.lookup("known", names, **{"on": "a", **how})  # type: ignore[arg-type]
 
 
 def a_table_of_another_pipeline() -> None:
@@ -255,6 +255,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: looked_up(keep="all"),
         r"lookup 'known' keeps all rows and adds nothing; name the columns: add=",
     ),
+    "a lookup by nothing": (
+        lambda: looked_up(on={}),
+        "lookup 'known' compares no column; name one: on=",
+    ),
     "idle at once": (
         lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
         r"source\('s'\): idle_after is 0; use 1 ms or more",
@@ -269,7 +273,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an aggregate in a select": (
         lambda: a_stage().select("max(a) AS m"),
-        r"select\(\) of 'parse' has the aggregate max\(\) in 'max\(a\) AS m'; where\(\) and",
+        r"select\(\) of 'parse' has the aggregate max\(\) in 'max\(a\) AS m', which sees one",
     ),
     "an aggregate in a where of a source": (
         lambda: a_stream().where("a > avg (a)"),
@@ -282,6 +286,30 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "anything over a window": (
         lambda: a_stage().select("ntile_of(a) over (partition by b) AS n"),
         "'parse' has a window function in",
+    ),
+    "a key over a window": (
+        lambda: a_stream().key_by(place="row_number() over (order by a)"),
+        r"key_by\(\) of 'events' has the window function row_number\(\) in",
+    ),
+    "a key of a query": (
+        lambda: a_stream().key_by(k="(select max(a) from t)"),
+        r"key_by\(\) of 'events' has the aggregate max\(\)",
+    ),
+    "an aggregate over a window": (
+        lambda: a_stream().key_by("b").aggregate("n", n=agg.sum("sum(a) over (partition by b)")),
+        r"'n' of stage 'n' has the aggregate sum\(\) in",
+    ),
+    "a condition of an aggregate over a window": (
+        lambda: a_stream().key_by("b").window(
+            "n", MINUTE, n=agg.count(where="row_number() over (order by a) = 1")
+        ),
+        r"'n' of stage 'n' has the window function row_number\(\) in",
+    ),
+    "an order of an aggregate over a window": (
+        lambda: a_stream().key_by("b").aggregate(
+            "n", n=agg.last("a", by="lag(a) over (order by a)")
+        ),
+        r"'n' of stage 'n' has the window function lag\(\) in",
     ),
     "a query in a where": (
         lambda: a_stream().where("a in (select a from t)"),
