@@ -285,6 +285,11 @@ def test_rows_that_do_not_fit_are_refused_before_they_are_published(tmp_path: Pa
             pa.struct([("a", pa.int64()), ("b", pa.float32())]),
             "values would be rounded",
         ),
+        (
+            pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64())])),
+            pa.list_(pa.struct([("a", pa.int64())])),
+            "its field 'b' would be lost",
+        ),
     ],
     ids=str,
 )

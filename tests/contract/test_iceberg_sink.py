@@ -327,6 +327,9 @@ def test_a_time_finer_than_that_of_the_table_is_refused_when_it_is_staged(tmp_pa
         stage_table(a_sink(tmp_path), 1, pa.table({"at": pa.array([1_001], pa.timestamp("ns"))}))
 
 
+BOTH = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
@@ -337,6 +340,9 @@ def test_a_time_finer_than_that_of_the_table_is_refused_when_it_is_staged(tmp_pa
         (pa.timestamp("us", "UTC"), pa.date32()),
         (pa.timestamp("us", "UTC"), pa.time64("us")),
         (pa.int64(), pa.bool_()),
+        (BOTH, pa.struct([("a", pa.int64())])),
+        (pa.list_(BOTH), pa.list_(pa.struct([("a", pa.int64())]))),
+        (pa.map_(pa.string(), BOTH), pa.map_(pa.string(), pa.struct([("a", pa.int64())]))),
     ],
     ids=str,
 )

@@ -234,7 +234,9 @@ def _silent_loss(given: pa.DataType, wanted: pa.DataType) -> str:
     if types.is_decimal(wanted):
         return "values would be rounded" if types.is_floating(given) else ""
     if types.is_struct(given) and types.is_struct(wanted):
-        names = [field.name for field in wanted if given.get_field_index(field.name) >= 0]
+        names = [field.name for field in given]
+        if gone := [name for name in names if wanted.get_field_index(name) < 0]:
+            return f"its field {gone[0]!r} would be lost"
         inner = [(given.field(name).type, wanted.field(name).type) for name in names]
     else:
         both = range(min(given.num_fields, wanted.num_fields))
