@@ -13,10 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate
-from pyiceberg.types import StringType
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetCurrentSchemaUpdate,
+)
+from pyiceberg.types import LongType, NestedField, StringType
 
 from sluice.connectors.appended import AddedFile
 from sluice.connectors.iceberg.declared_source import IcebergTable
@@ -247,6 +253,41 @@ def test_columns_added_and_renamed_later_are_found_by_their_ids(folder: Path) ->
     }
     with pytest.raises(ConfigurationError, match="has no column 'text'"):
         a_source(folder, columns=("text",)).schema()
+
+
+def test_a_column_added_later_has_its_initial_default_also_where_no_other_is_read(
+    folder: Path,
+) -> None:
+    append(folder, 0, 2)
+    table = loaded(folder)
+    note = NestedField(9, "note", StringType(), required=False, initial_default="old")
+    later = AddSchemaUpdate(schema=Schema(*table.schema().fields, note, schema_id=1))
+    now = SetCurrentSchemaUpdate.model_validate({"schema-id": -1})  # The last one added.
+    table.catalog.commit_table(table, (), (later, now))
+
+    source = a_source(folder, columns=("note",))
+
+    found = rows_of(source, plan(source))
+    assert found == loaded(folder).scan(selected_fields=("note",)).to_arrow().to_pylist()
+    assert found == [{"note": "old"}] * 2
+
+
+def test_a_struct_stays_where_all_of_its_fields_were_replaced(tmp_path: Path) -> None:
+    kind = pa.struct([("old", pa.int64())])
+    kinds = {"one": kind, "many": pa.list_(kind), "named": pa.map_(pa.string(), kind)}
+    row = {"one": {"old": 1}, "many": [{"old": 1}, None], "named": [("a", {"old": 1}), ("b", None)]}
+    table = a_table(tmp_path, pa.schema(kinds))
+    table.append(pa.Table.from_pylist([row], pa.schema(kinds)))
+    with loaded(tmp_path).update_schema() as update:
+        for path in (("one",), ("many", "element"), ("named", "value")):
+            update.add_column((*path, "new"), LongType())
+            update.delete_column((*path, "old"))
+
+    for columns in ((), ("one",), ("many",), ("named",)):
+        source = a_source(tmp_path, columns=columns)
+        expected = loaded(tmp_path).scan(selected_fields=columns or ("*",)).to_arrow().to_pylist()
+        assert rows_of(source, plan(source)) == expected
+    assert expected == [{"named": [("a", {"new": None}), ("b", None)]}]
 
 
 def test_a_column_that_was_dropped_does_not_come_back_under_its_name(folder: Path) -> None:

@@ -627,22 +627,20 @@ def projected_rows(
 def _projected(
     table: Table, file: pq.ParquetFile, start: int, end: int, schema: Schema
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
     from pyiceberg.schema import prune_columns
+    from pyiceberg.types import ListType, MapType
 
     names = table.metadata.name_mapping()
     found = pyarrow_to_schema(file.schema_arrow, names, downcast_ns_timestamp_to_us=True)
     _check_partition_columns(table, found, schema)
-    # Lists and maps have the ids of their elements.
-    ids = {id_ for id_ in schema.field_ids if schema.find_type(id_).is_primitive}
+    # Lists and maps are chosen by their elements, a struct also where all of its fields are others.
+    kinds = {id_: schema.find_type(id_) for id_ in schema.field_ids}
+    ids = {id_ for id_, of in kinds.items() if not isinstance(of, ListType | MapType)}
     there = prune_columns(found, ids & found.field_ids, select_full_types=False)
+    if not there.columns:  # All were added to the table later, and may have initial defaults.
+        there = found.select(found.columns[0].name)
     columns = [column.name for column in there.columns]
-    if not columns:  # All requested columns were added to the table later.
-        empty = schema_to_pyarrow(schema, include_field_ids=False)
-        nulls = [pa.nulls(end - start, field.type) for field in empty]
-        yield pa.RecordBatch.from_arrays(nulls, names=empty.names)
-        return
     for batch in row_range(file, start, end, columns):
         yield projected_batch(batch, there, schema)
 
