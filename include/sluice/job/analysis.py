@@ -341,19 +341,22 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
             if stream.kind != Append() and of is None:
                 return None  # Spark says whether it answers alike when the row is taken back.
             continue
-        selected: dict[str, pl.DataType | None] = {}
+        selected: list[tuple[str, pl.DataType | None]] = []
         known = _known(columns)
         for text in step.columns:
             if text.strip() == "*":
-                selected |= columns
+                selected += columns.items()
                 continue
             with written_on(step.line):
                 require_columns(uid, text, columns, where, beside=OF_RECORDS)
             name = result_name(text)
             if name is None:  # Spark makes one up.
                 return None
-            selected[name] = _type_of(text, known)
-        columns = selected
+            selected.append((name, _type_of(text, known)))
+        with written_on(step.line):
+            names = [name for name, _ in selected]
+            check_source_columns(names, f"stage {uid!r}, {where},")
+        columns = dict(selected)
     return columns
 
 
@@ -389,7 +392,8 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
             with written_on(computed.line):
                 require_columns(stage.uid, computed.sql, given, where)
             of = _type_of(computed.sql, known)
-            found[computed.column] = None if computed.is_condition and of != pl.Boolean() else of
+            is_nothing = computed.is_condition and of == pl.Null()
+            found[computed.column] = None if is_nothing else of
     return found
 
 

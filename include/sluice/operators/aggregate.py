@@ -731,7 +731,8 @@ def argument_of(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) ->
     """The argument of the aggregate called *name*: a column, or the result of its SQL.
 
     Raises:
-        ConfigurationError: there is no such column, or its type cannot be aggregated so.
+        ConfigurationError: there is no such column, or its type cannot be aggregated so; or its
+            condition is none.
     """
     column, label = aggregate.column, str(aggregate)
     dtype: pl.DataType = pl.Null()
@@ -744,6 +745,9 @@ def argument_of(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) ->
         if not _can_take(aggregate.kind, dtype):
             purpose += f", which takes {_TAKEN.get(aggregate.kind, 'numbers')}"
             raise wrong_type(uid, schema, column, purpose, called=aggregate.column)
+    if schema.get(condition := FILTER + name, pl.Boolean()) not in (pl.Boolean(), pl.Null()):
+        purpose = f"as the condition of {aggregate.kind.value}() as {name!r}, which is a boolean"
+        raise wrong_type(uid, schema, condition, purpose, called=aggregate.where)
     return Argument(
         name=name,
         label=label,

@@ -400,7 +400,7 @@ class DeduplicateOperator(RawRows):
         self._input = input_schema(schema)
         key_columns = key_types(stage.uid, self._input, stage.keys)
         require_distinct(stage.uid, self._input)
-        by = operation.by or stage.inputs[0].event_time
+        by = stage.inputs[0].event_time if operation.by is None else operation.by
         first = () if by is None else (by,)
         _require_ordered(stage, self._input, first, "to tell which row is the first")
         self._key = (HASH, *stage.keys)

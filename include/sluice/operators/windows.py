@@ -85,7 +85,9 @@ class AlignedWindow(FoldedGroups):
         self._panes = panes_of(stage, operation.window, self._input)
         self._lateness_ms = operation.allowed_lateness_ms
         self._fold = Fold(stage.uid, kernels(stage, operation.aggregates, schema))
-        bounds = [name for name in WINDOW if name not in self._keys]
+        # Windows of the rows may be keys; of others a key would be hidden by the bound.
+        of_rows = self._keys if self._panes.event_time is None else ()
+        bounds = [name for name in WINDOW if name not in of_rows]
         within = [name for name in bounds if name in self._panes.columns]
         require_distinct(stage.uid, [*self._keys, *bounds, *operation.aggregates])
         require_distinct(stage.uid, [*self._keys, *bounds, TIMER, *self._fold.columns])

@@ -330,6 +330,15 @@ MAPS = "k string, n int, m map<string, int>, s struct<m: array<map<string, int>>
         (lambda o: o.key_by("upper(k)"), "its key; name what is computed, key_by(name='upper(k)')"),
         (lambda o: o.where("n").key_by("k"), "has 'n' as a condition in what it reads of 'rows', "),
         (lambda o: o.where("n + 1").key_by("k"), "which is int, not true or false; compare it"),
+        (
+            lambda o: o.select("*", "upper(k) AS k").key_by("n"),
+            "in what it reads of 'rows', has two columns 'k', which no stage can tell apart",
+        ),
+        (
+            lambda o: o.select("*", "upper(k) AS K").key_by("n"),
+            "in what it reads of 'rows', has the columns 'k' and 'K', which differ only in case",
+        ),
+        (lambda o: o.select("*", "*").key_by("n"), "has two columns 'k', which no stage can tell"),
     ],
 )
 def test_a_key_or_a_condition_of_a_wrong_type_needs_no_spark(

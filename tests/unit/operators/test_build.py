@@ -14,6 +14,7 @@ from sluice.declaration import operations as ops
 from sluice.declaration.operations import Attached, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
 from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.operator import FILTER
 from sluice.operators.ranking import (
     DeduplicateOperator,
     LatestOperator,
@@ -41,10 +42,25 @@ def an_aggregate(*keys: str, **aggregates: agg.Aggregate) -> Declare:
     return lambda: KeyedAggregateOperator(stage, INPUT)
 
 
+def a_condition(where: str) -> Declare:
+    """A count whose condition, as computed, has the type of the column *where*."""
+    aggregates = {"n": agg.count(where=where)}
+    stage = a_stage(ops.KeyedAggregate(aggregates=aggregates), keys=["id"], event_time=None)
+    computed = pl.Schema({**INPUT, f"{FILTER}n": INPUT[where]})
+    return lambda: KeyedAggregateOperator(stage, computed)
+
+
 def a_largest_of_bytes() -> object:
     of_bytes = pl.Schema({"id": pl.Int64(), "raw": pl.Binary()})
     operation = ops.KeyedAggregate(aggregates={"s": agg.max("raw")})
     return KeyedAggregateOperator(a_stage(operation, keys=["id"], event_time=None), of_bytes)
+
+
+def a_window_by(key: str) -> Declare:
+    """A window over the result of another one, keyed by a bound of that."""
+    operation = ops.WindowAggregate(window=Tumbling(SECOND), aggregates={"n": agg.count()})
+    stage = a_stage(operation, keys=["id", key])
+    return lambda: AlignedWindow(stage, pl.Schema({**INPUT, key: INPUT["at"]}))
 
 
 def a_window(window: Window, event_time: str | None = "at", **aggregates: agg.Aggregate) -> Declare:
@@ -64,8 +80,9 @@ def a_latest(*by: str) -> Declare:
     return lambda: LatestOperator(a_stage(ops.Latest(by=by), keys=["id"]), INPUT)
 
 
-def a_deduplicate(**given: Any) -> Declare:
-    return lambda: DeduplicateOperator(a_stage(ops.Deduplicate(), keys=["id"], **given), INPUT)
+def a_deduplicate(by: str | None = None, **given: Any) -> Declare:
+    operation = ops.Deduplicate(by=by)
+    return lambda: DeduplicateOperator(a_stage(operation, keys=["id"], **given), INPUT)
 
 
 def a_window_top_n(window: ops.RankedWindow, by: str, n: int) -> Declare:
@@ -135,6 +152,12 @@ UNKNOWN = (
             "column 'window_end' that is there twice",
             a_window(Tumbling(SECOND), window_end=agg.count()),
         ),
+        ("would have a column 'window_start' that is there twice", a_window_by("window_start")),
+        ("would have a column 'window_end' that is there twice", a_window_by("window_end")),
+        (
+            r"cannot use column 'id' of type bigint as the condition of count\(\) as 'n', which is",
+            a_condition("id"),
+        ),
         ("'stage' has no column 'score' to rank by", a_top_n("score", 1)),
         (r"cannot use column 'tags' of type array.* to rank by", a_top_n("tags", 1)),
         ("no column 'score' to rank equal ones by", a_top_n("at", 1, ties_by=("score",))),
@@ -142,6 +165,7 @@ UNKNOWN = (
         ("needs a column by which one row is later than another", a_latest()),
         ("no column 'score' to tell which row is the latest", a_latest("at", "score")),
         ("no column 'score' to tell which row is the first", a_deduplicate(event_time="score")),
+        ("no column '' to tell which row is the first", a_deduplicate(by="", event_time="at")),
         ("no column 'score' to rank by", a_window_top_n(Tumbling(SECOND), "score", 1)),
     ],
 )
