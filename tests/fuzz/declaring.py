@@ -56,7 +56,9 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec], tables: Path) -> Pipeli
             source.uid,
             specs[source.uid],
             event_time=source.event_time,
-            out_of_orderness=timedelta(milliseconds=source.out_of_orderness_ms),
+            out_of_orderness=timedelta(
+                milliseconds=source.out_of_orderness_ms if source.event_time else 0
+            ),
             idle_after=_duration(source.idle_after_ms),
             table=source.is_table,
         )

@@ -186,6 +186,13 @@ class Pipeline:
                     else "whose barriers cannot name rows that are gone: leave one of the two out"
                 )
             )
+        of_streams = {
+            "event_time": event_time,
+            "out_of_orderness": out_of_orderness,
+            "idle_after": idle_after,
+            "induced": induced,
+        }
+        _check_effects(uid, [name for name, given in of_streams.items() if given], is_table=table)
         self.sources[uid] = SourceNode(
             uid=uid,
             spec=spec,
@@ -1239,6 +1246,22 @@ def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
 
 def _may_be_late(stage: StageNode) -> bool:
     return stage.is_stateful and not isinstance(stage.operation, ops.SparkCode)
+
+
+def _check_effects(uid: str, given: Sequence[str], *, is_table: bool) -> None:
+    """Raises ConfigurationError if an option that is *given* of the source *uid* has no effect."""
+    if given and is_table:
+        names = " and ".join(filter(None, (", ".join(given[:-1]), given[-1])))
+        have, them = ("has", "it") if len(given) == 1 else ("have", "them")
+        raise ConfigurationError(
+            f"source {uid!r} is a table, of which all is read at every barrier, so {names} {have} "
+            f"no effect: leave {them} out, or table=True"
+        )
+    if "out_of_orderness" in given and "event_time" not in given:
+        raise ConfigurationError(
+            f"source {uid!r} has out_of_orderness, and no event_time that could be out of order; "
+            "name the column: event_time='at'"
+        )
 
 
 def _given_by_name(

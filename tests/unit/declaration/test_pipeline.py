@@ -259,6 +259,25 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: looked_up(on={}),
         "lookup 'known' compares no column; name one: on=",
     ),
+    "a table with event time": (
+        lambda: Pipeline("a").source("s", Nexmark(), event_time="at", table=True),
+        "source 's' is a table, .* event_time has no effect: leave it out, or table=True",
+    ),
+    "a table that is idle, out of order and induced": (
+        lambda: Pipeline("a").source(
+            "s",
+            Nexmark(),
+            idle_after=timedelta(1),
+            out_of_orderness=timedelta(1),
+            induced=True,
+            table=True,
+        ),
+        "source 's' .* out_of_orderness, idle_after and induced have no effect: leave them out",
+    ),
+    "out of orderness of no event time": (
+        lambda: Pipeline("a").source("s", Nexmark(), out_of_orderness=timedelta(seconds=5)),
+        "source 's' has out_of_orderness, and no event_time that could be out of order; name",
+    ),
     "idle at once": (
         lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
         r"source\('s'\): idle_after is 0; use 1 ms or more",
