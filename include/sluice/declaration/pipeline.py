@@ -728,6 +728,11 @@ class Stream:
             raise ConfigurationError(f"lookup {uid!r} compares no column; name one: on='id'")
         added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
         check_columns(added, f"add= of lookup {uid!r}")
+        for name, sql in (*columns.items(), *added.items(), ("valid_from", valid_from)):
+            if sql is not None and not sql.strip():
+                raise ConfigurationError(
+                    f"lookup {uid!r} has an empty text for {name!r}; name a column of the table"
+                )
         operation = ops.Lookup(
             table=table.producer,
             on=columns,

@@ -278,6 +278,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Pipeline("a").source("s", Nexmark(), out_of_orderness=timedelta(seconds=5)),
         "source 's' has out_of_orderness, and no event_time that could be out of order; name",
     ),
+    "a lookup by an empty text": (
+        lambda: looked_up(on={"a": " "}),
+        "lookup 'known' has an empty text for 'a'; name a column of the table",
+    ),
     "idle at once": (
         lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
         r"source\('s'\): idle_after is 0; use 1 ms or more",
