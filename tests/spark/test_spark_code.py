@@ -693,6 +693,11 @@ def broken(rows: DataFrame) -> DataFrame:
     raise ValueError(f"no rates for {rows.columns}")
 
 
+def shared(rows: DataFrame) -> DataFrame:
+    rows.createOrReplaceGlobalTempView("shared")
+    return rows.sparkSession.table("global_temp.shared")
+
+
 def zoned(rows: DataFrame) -> DataFrame:
     rows.sparkSession.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     return newest(rows)
@@ -796,6 +801,11 @@ FAILED: dict[str, tuple[Callable[..., DataFrame], Result, str]] = {
             "the function of stage 'code' answers with '_deleted' as int; it says of a row "
             "whether it is taken away, so it is a boolean: cast it, or rename it"
         ),
+    ),
+    "a view of all sessions": (
+        shared,
+        Upsert("k"),
+        "the function of stage 'code' makes a global temporary view, which stages of all jobs ",
     ),
     "a setting of all stages": (
         zoned,

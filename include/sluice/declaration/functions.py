@@ -43,6 +43,8 @@ _NO_SOURCE = "no source of"
 _REGISTERS = re.compile(
     rf"temp(orary)?\s*(view|table|function)|\.register\w*\(|\bdeclare\b|{_NO_SOURCE}", re.IGNORECASE
 )
+# createGlobalTempView, createOrReplaceGlobalTempView, CREATE GLOBAL TEMPORARY VIEW.
+_SHARES = re.compile(r"global\s*temp(orary)?\s*view", re.IGNORECASE)
 _LIBRARIES = tuple(
     path
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -66,8 +68,7 @@ def described_function(function: object, version: str | None) -> str:
 def function_digest(function: object) -> str:
     """The digest of a function, of an object that can be called, or of a class."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    whole = function.__self__ if isinstance(function, MethodType) else function
-    for piece in _Reading(_package_of(function), whole).pieces(function):
+    for piece in _pieces(function):
         digest.update(piece.encode(errors="surrogatepass") + b"\0")
     return digest.hexdigest()
 
@@ -76,7 +77,17 @@ def may_register(function: object) -> bool:
     """Whether a source that the digest of *function* reads gives something a name in its session of
     Spark, as a temporary view, function or variable has; True where there is no source to read.
     """
-    return any(map(_REGISTERS.search, _Reading(_package_of(function), function).pieces(function)))
+    return any(map(_REGISTERS.search, _pieces(function)))
+
+
+def makes_global_views(function: object) -> bool:
+    """Whether a source that the digest of *function* reads makes a view that all sessions see."""
+    return any(map(_SHARES.search, _pieces(function)))
+
+
+def _pieces(function: object) -> Iterator[str]:
+    whole = function.__self__ if isinstance(function, MethodType) else function
+    return _Reading(_package_of(function), whole).pieces(function)
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ from sluice.spark.row_wise import (
     check_row_wise_plan,
 )
 from sluice.spark.session import with_our_settings
-from sluice.spark.spark_code import answered, empty_results
+from sluice.spark.spark_code import answered, check_views, empty_results
 from sluice.spark.stage import failure_cause
 from sluice.spark.tasks import columns_named
 from sluice.spark.versions import arrow_schema
@@ -188,6 +188,7 @@ def _result(
         frame = projected_result(stage, operator.output_schema.to_frame())
         return frame, operator, _schemas(stage.uid, read)
     if isinstance(stage.operation, Transform):
+        check_views(stage.uid, stage.operation.function)
         result = transformed(stage, inputs, table, params, _check_rows_of_function)
         _check_event_time(pipeline, stage, result)
         _check_function(stage, result)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from sluice.core.completed import StageState
 from sluice.core.handles import StateHandle
+from sluice.declaration.functions import makes_global_views
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import SparkCode, needs_own_session
 from sluice.declaration.pipeline import PREVIOUS, Pipeline
@@ -193,6 +194,7 @@ def answered(
         Exception: whatever the function raises.
     """
     code, call = _code_of(node), f"{_GIVEN}{new_token()}"
+    check_views(node.uid, code.function)
     given: dict[str, object] = {
         name: _given(node, name, _readable(rows)).alias(call)
         for name, rows in zip(code.names, inputs, strict=True)
@@ -220,6 +222,16 @@ def answered(
 
 
 _GIVEN = "given_in_"  # The alias of what a function is given begins so; its call is behind it.
+
+
+def check_views(uid: str, function: object) -> None:
+    """Raises ConfigurationError if the *function* of a stage makes a view that others read."""
+    if makes_global_views(function):
+        raise ConfigurationError(
+            f"the function of stage {uid!r} makes a global temporary view, which stages of all "
+            "jobs of that Spark see and replace; use createOrReplaceTempView(), and read the view "
+            "without 'global_temp.'"
+        )
 
 
 def _check_settings(node: StageNode, spark: SparkSession) -> None:

@@ -18,7 +18,12 @@ from typing import Any
 import pytest
 
 import sluice.declaration
-from sluice.declaration.functions import described_function, function_digest, may_register
+from sluice.declaration.functions import (
+    described_function,
+    function_digest,
+    makes_global_views,
+    may_register,
+)
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.pipeline import KeyedStream, Pipeline
@@ -333,10 +338,12 @@ def test_a_library_plays_no_part_and_a_function_without_source_is_its_name() -> 
         ("return rows.sparkSession.sql('create or replace temporary  view v as select 1')", True),
         ("rows.sparkSession.udf.register('f', helped)\n    return rows", True),
         ("rows.sparkSession.sql('DECLARE VARIABLE x = 1')\n    return rows", True),
+        ("rows.createOrReplaceGlobalTempView('v')\n    return rows", "for all"),
+        ("rows.sparkSession.sql('create global  temporary view v as select 1')", "for all"),
     ],
 )
 def test_what_a_function_names_in_its_session_is_found(
-    body: str, registers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    body: str, registers: bool | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helped = "def helped(rows):\n    rows.createTempView('v')\n    return rows\n"
     text = f"{helped}\n\ndef parse(rows):\n    {body}\n"
@@ -347,7 +354,8 @@ def test_what_a_function_names_in_its_session_is_found(
     parse = importlib.import_module("registering").parse
     sys.modules.pop("registering")
 
-    assert may_register(parse) is registers
+    assert may_register(parse) is bool(registers)
+    assert makes_global_views(parse) is (registers == "for all")
 
 
 @pytest.mark.parametrize(
