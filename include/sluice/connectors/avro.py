@@ -26,10 +26,11 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sluice.connectors.columns import MAX_DECIMAL_DIGITS, cast_exactly
+from sluice.connectors.columns import MAX_DECIMAL_DIGITS, cast_exactly, is_list
 from sluice.errors import ConfigurationError
 from sluice.extras import require_installed
 
@@ -76,16 +77,45 @@ class AvroColumn:
         exact = cast_exactly(decoded, self.exact.field(name).type)
         return cast_exactly(exact, self.column.field(name).type)
 
-    def numbers_of(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The values that Avro writes of *column*, the field *name* of this record.
+    def held(self, given: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The column *given*, which Avro is to write as a value of this type, with all its values
+        as they are there: fastavro makes others of some in silence.
 
-        Times are numbers in the unit of the schema.
+        Times are in UTC, and numbers where Python's times are not as fine.
 
         Raises:
-            pyarrow.ArrowInvalid: a time does not fit into Avro's 64 bits.
+            pyarrow.ArrowInvalid: one is another there.
         """
-        exact = cast_exactly(column, self.exact.field(name).type)
-        return cast_exactly(exact, self.decoded.field(name).type)
+        found = cast_exactly(given, _held_type(given.type, self.exact))
+        if found.type == self.column and has_nanoseconds(self.exact):
+            found = cast_exactly(cast_exactly(found, self.exact), self.decoded)
+        return found
+
+
+def _held_type(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """The type in which values of *given* are written as *wanted*; what fastavro refuses, stays."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_struct(given) and types.is_struct(wanted):
+        there = [(one, wanted.get_field_index(one.name)) for one in given]
+        return pa.struct(
+            [
+                one if at < 0 else one.with_type(_held_type(one.type, wanted.field(at).type))
+                for one, at in there
+            ]
+        )
+    if is_list(given) and types.is_list(wanted):
+        return pa.list_(_held_type(given.value_type, wanted.value_type))
+    if types.is_map(given) and types.is_map(wanted):
+        return pa.map_(given.key_type, _held_type(given.item_type, wanted.item_type))
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        return pa.timestamp(given.unit, "UTC")
+    is_number = types.is_integer(given) or types.is_floating(given) or types.is_decimal(given)
+    is_number_there = types.is_integer(wanted) or types.is_floating(wanted)
+    is_text = types.is_boolean(wanted) and not types.is_boolean(given)
+    is_day = types.is_timestamp(given) and types.is_date(wanted)
+    return wanted if (is_number and is_number_there) or is_text or is_day else given
 
 
 def map_schema(schema: AvroSchema, what: str) -> AvroColumn:
@@ -100,6 +130,16 @@ def map_schema(schema: AvroSchema, what: str) -> AvroColumn:
             "the columns"
         )
     return _Mapping(what).map(schema, "", ())
+
+
+def map_fields(schema: AvroSchema) -> Mapping[str, AvroColumn]:
+    """The mapping of each field of a record's *schema* that has a column."""
+    mapping, found = _Mapping(""), dict[str, AvroColumn]()
+    _, space = _full_name(schema, "")
+    for field in schema["fields"]:
+        with suppress(ConfigurationError):
+            found[field["name"]] = mapping.map(field["type"], "", (), space)
+    return found
 
 
 class _Mapping:

@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -644,6 +645,50 @@ def test_avro_is_framed_with_the_schemas_id() -> None:
     assert read == [{"id": 1, "text": "ü"}, {"id": 2, "text": None}]
     with pytest.raises(ConfigurationError, match="does not fit the Avro schema"):
         MessageFormat(AvroRow(json.dumps(schema))).values(TABLE.select(["text"]))
+
+
+def of_avro(kind: object, column: pa.Array) -> list[object]:
+    """The values that a reader has of a *column*, written as a field of that *kind*."""
+    schema = record_of({"name": "c", "type": kind})
+    written = messages(AvroRow(json.dumps(schema)), pa.table({"c": column}))
+    read: list[Any] = [fastavro.schemaless_reader(io.BytesIO(one), schema) for one in written]
+    return [one["c"] for one in read]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("int", pa.array([2**31])),
+        ({"type": "array", "items": "int"}, pa.array([[2**31]])),
+        ({"type": "map", "values": "int"}, pa.array([[("a", 2**31)]], pa.map_("string", "int64"))),
+        (record_of({"name": "n", "type": "int"}), pa.array([{"n": 2**31}])),
+        ("long", pa.array([1.5])),
+        ("long", pa.array([Decimal("1.5")])),
+        ("double", pa.array([2**53 + 1])),
+        ("double", pa.array([Decimal("0.1")])),
+        (["null", "float"], pa.array([0.1])),
+        ("boolean", pa.array([5])),
+        ({"type": "int", "logicalType": "date"}, pa.array([AT])),
+    ],
+)
+def test_a_value_that_would_be_another_in_avro_is_refused(kind: object, column: pa.Array) -> None:
+    with pytest.raises(ConfigurationError, match=r"does not fit the Avro schema .* column 'c': "):
+        of_avro(kind, column)
+
+
+def test_a_value_that_avro_has_is_the_same_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    at = {"type": "long", "logicalType": "timestamp-micros"}
+    there = pa.array([AT.replace(tzinfo=None)], pa.timestamp("us"))
+    try:
+        assert of_avro(at, there) == [AT], "whatever the machine's time zone is"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert of_avro({"type": "array", "items": at}, pa.array([[AT]])) == [[AT]]
+    assert of_avro("boolean", pa.array(["false"])) == [False]
+    assert of_avro("int", pa.array([2**31 - 1])) == [2**31 - 1]
 
 
 @pytest.mark.parametrize("row", [AvroRow(json.dumps(record_of())), JsonRow()])

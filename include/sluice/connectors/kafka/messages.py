@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sluice.connectors.avro import has_nanoseconds, map_schema
+from sluice.connectors.avro import map_fields
 from sluice.connectors.columns import check_years, is_bytes, is_text
 from sluice.connectors.json_rows import (
     check_json_types,
@@ -103,9 +103,8 @@ class MessageFormat:
             case JsonRow():
                 return [encoded(row) for row in json_objects(_without(table, self.headers))]
             case AvroRow() as avro:
-                return _avro_rows(
-                    avro, _rows(_without(_with_nanoseconds(avro, table), self.headers))
-                )
+                held = _as_avro_has_it(avro, _without(table, self.headers))
+                return _avro_rows(avro, _rows(held))
 
     def header_rows(self, table: pa.Table) -> list[list[Header]]:
         """The headers of each message; empty without columns of headers."""
@@ -145,29 +144,25 @@ def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:
     return written
 
 
-def _with_nanoseconds(avro: AvroRow, table: pa.Table) -> pa.Table:
-    """*table* with the columns that Avro has in nanoseconds as numbers.
+def _as_avro_has_it(avro: AvroRow, table: pa.Table) -> pa.Table:
+    """*table*, of which Avro's fields hold each value as it is.
 
-    Neither Python's times nor columns that a source yields are as fine.
+    Raises:
+        ConfigurationError: one would be another there.
     """
     import pyarrow as pa
 
-    try:
-        mapped = map_schema(parsed_json(avro.schema), "the Avro schema of a Kafka sink")
-    except ConfigurationError:
-        return table  # Rows may be written by a schema that the source could not read.
-    for exact, column in zip(mapped.exact, mapped.column, strict=True):
-        name = exact.name
-        is_written = name in table.column_names and table.schema.field(name).type == column.type
-        if not (is_written and has_nanoseconds(exact.type)):
+    for name, field in map_fields(parsed_json(avro.schema)).items():
+        if name not in table.column_names:
             continue
         try:
-            numbers = mapped.numbers_of(name, table.column(name))
-        except pa.ArrowInvalid as error:
+            held = field.held(table.column(name))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ConfigurationError(
-                f"a row does not fit the Avro schema of a Kafka sink: column {name!r}: {error}"
+                f"a row does not fit the Avro schema of a Kafka sink: column {name!r}: {error}; "
+                "cast it in the stage, or write it as another type"
             ) from error
-        table = table.set_column(table.column_names.index(name), name, numbers)
+        table = table.set_column(table.column_names.index(name), name, held)
     return table
 
 
