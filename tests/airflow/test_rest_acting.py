@@ -185,6 +185,7 @@ def test_a_paused_dag_is_said_and_gets_no_run(editor: Api) -> None:
         ("savepoints", {"target-directory": "s3://other/place"}, "body.target-directory"),
         ("savepoints", {"drain": True}, "body.drain"),
         ("restore", {"target": "savepoint"}, "target is 'savepoint', but savepoint is empty"),
+        ("restore", {"target": "path"}, "should be 'latest', 'checkpoint' or 'savepoint'"),
         ("restore", {"root": "file:///etc"}, "body.root"),
         ("restore", {"parallelism": "many"}, "write a whole number"),
         ("restore", {"parallelism": "rank_bids=99999999"}, "its max_parallelism 32768"),

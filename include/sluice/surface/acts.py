@@ -67,6 +67,15 @@ class Kind(Enum):
     PARAMETERS = "parameters"  # Of the pipeline: values by names.
 
 
+# The field that names the snapshot, for each target.
+_NAMED_IN = {
+    "latest": None,
+    "checkpoint": "checkpoint_id",
+    "savepoint": "savepoint",
+    "path": "path",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """An option of an act.
@@ -161,6 +170,11 @@ class Act:
     def on(self, face: Face) -> tuple[Field, ...]:
         """The fields that *face* has."""
         return tuple(field for field in self.fields if face in field.on)
+
+    def choices_on(self, face: Face, field: Field) -> tuple[str, ...]:
+        """Those of *field*, but for a target that *face* has no field to name."""
+        named = {None, *(one.name for one in self.on(face))}
+        return tuple(one for one in field.choices if _NAMED_IN.get(one) in named)
 
     def given(self, values: Given) -> dict[str, Any]:
         """A value for each field: of *values*, or what is meant where it has none.
@@ -594,15 +608,6 @@ ACTS = (
 def dag_ids(uid: str) -> tuple[str, ...]:
     """The ids of the DAGs of pipeline *uid*: that of its checkpoints, then those of other acts."""
     return tuple(dict.fromkeys(act.dag_id(uid) for act in ACTS))
-
-
-# The field that names the snapshot, for each target.
-_NAMED_IN = {
-    "latest": None,
-    "checkpoint": "checkpoint_id",
-    "savepoint": "savepoint",
-    "path": "path",
-}
 
 
 def restore_request(given: Given, *, may_submit: bool = False) -> RestoreRequest:

@@ -191,7 +191,8 @@ def body_of(act: Act) -> type[Body]:
     """The body of the route of *act*: a field for each that the act has there."""
     fields: dict[str, Any] = {}
     for field in act.on(Face.ROUTE):
-        hint = Literal[field.choices] if field.choices else _HINTS[field.kind]
+        choices = act.choices_on(Face.ROUTE, field)
+        hint = Literal[choices] if choices else _HINTS[field.kind]
         default: Any = None if field.kind is Kind.LIST else field.empty
         if field.is_required:
             hint, default = _HINTS[field.kind].__args__[0], ...
@@ -251,7 +252,7 @@ def _offered(act: Act) -> OfferedAct:
             label=field.label,
             says=field.says,
             default=field.empty if field.kind in (Kind.FLAG, Kind.CHOICE) else None,
-            choices=field.choices,
+            choices=act.choices_on(Face.ROUTE, field),
         )
         for field in act.on(Face.ROUTE)
     )
