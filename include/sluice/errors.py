@@ -2,7 +2,8 @@
 
     SluiceError
     ├── ConfigurationError    the declaration, an option or the machine is wrong: fix it
-    │   └── SourceUnreadable   a source is not as it was declared, or as it was read
+    │   ├── SourceUnreadable   a source is not as it was declared, or as it was read
+    │   └── StoreRefuses       a store has no right, bucket or folder for us: mend that there
     ├── ProtocolViolation     the bucket holds the impossible: stop, page a person
     │   ├── CorruptSegment    a file does not match its checksum: restore another checkpoint
     │   └── DamagedRecord     an object's bytes are not those of a record that was written
@@ -62,6 +63,12 @@ class ConfigurationError(SluiceError):
 class SourceUnreadable(ConfigurationError):
     """A source cannot be read as it is declared, or on from where it was read; the message names
     what is missing.
+    """
+
+
+class StoreRefuses(ConfigurationError):
+    """A store answers, and not as it was asked: rights, bucket, region, folder; also a store that
+    cannot be asked with the credentials that there are.
     """
 
 

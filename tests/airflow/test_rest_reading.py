@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler
+
 import pytest
 
 from harness.jobs import a_pipeline, trigger_one
+from harness.s3_server import variables
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.core.failures import CheckpointFailureReason
 from sluice.declaration.checkpointing import OPTIONS
 from sluice.job.job import Job
 from tests.airflow.rest import Api, auctions_in, found, refused
+from tests.contract.s3_stub import error_body, served
 from tests.subtasks import take_checkpoint
 
 
@@ -185,6 +189,33 @@ def test_a_root_that_is_not_set_is_said(viewer: Api, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("SLUICE_ROOT")
 
     assert "SLUICE_ROOT is not set" in refused(viewer.get("/pipelines/auctions"), 503)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """An S3 server at which these credentials may do nothing."""
+
+    def do_GET(self) -> None:
+        body = error_body("AccessDenied")
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+def test_a_store_that_refuses_is_not_taken_for_a_checkpoint_that_is_gone(
+    viewer: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_ROOT", "s3://slow/jobs")
+    with served(Refusing) as url:
+        for name, value in variables(url).items():
+            monkeypatch.setenv(name, value)
+
+        for path in ("", "/checkpoints", "/checkpoints/1", "/journal"):
+            problem = refused(viewer.get(f"/pipelines/auctions{path}"), 503)
+            assert "answered 403 AccessDenied to" in problem, path
 
 
 def test_no_answer_has_a_secret_of_this_process(

@@ -12,7 +12,7 @@ import pytest
 
 from harness.gateway import CUT, PAGE, Fate, running_gateway
 from harness.s3_server import S3Server, free_port
-from sluice.errors import ConfigurationError, StoreFull, StoreUnavailable
+from sluice.errors import ConfigurationError, StoreFull, StoreRefuses, StoreUnavailable
 from sluice.store.object_store import AlreadyExists, Created, ObjectStore, verify_conditional_writes
 from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET, create_bucket
@@ -149,10 +149,10 @@ def test_a_body_is_sent_with_its_request_and_does_not_wait_a_round_trip(stub_end
 @pytest.mark.parametrize(
     ("key", "error", "message"),
     [
-        ("answer-403-AccessDenied", ConfigurationError, "give these credentials s3:GetObject"),
-        ("answer-501-NotImplemented", ConfigurationError, "does not implement PutObject"),
-        ("answer-301-PermanentRedirect", ConfigurationError, "in another region; set AWS_REGION"),
-        ("answer-400-EntityTooLarge", ConfigurationError, "correct --root or --endpoint-url"),
+        ("answer-403-AccessDenied", StoreRefuses, "give these credentials s3:GetObject"),
+        ("answer-501-NotImplemented", StoreRefuses, "does not implement PutObject"),
+        ("answer-301-PermanentRedirect", StoreRefuses, "in another region; set AWS_REGION"),
+        ("answer-400-EntityTooLarge", StoreRefuses, "correct --root or --endpoint-url"),
         ("answer-400-RequestTimeout", StoreUnavailable, "repeat the call"),
         ("answer-404-NoSuchKey", StoreUnavailable, "repeat the call"),
         ("answer-409-ConditionalRequestConflict", StoreUnavailable, "repeat the call"),

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from sluice.errors import ConfigurationError, ObjectVanished, StoreFull, StoreUnavailable
+from sluice.errors import ObjectVanished, StoreFull, StoreRefuses, StoreUnavailable
 from sluice.protocol.keys import TEMPORARY_PREFIX, check_key, check_prefix
 from sluice.store.object_store import (
     AlreadyExists,
@@ -223,7 +223,7 @@ class FileStore:
         except OSError as error:
             where = error.filename or self._folder
             if error.errno in LASTING_ERRORS:
-                raise ConfigurationError(
+                raise StoreRefuses(
                     f"cannot use the folder {self._folder}: {error.strerror} at {where}; make it a "
                     "folder that this user may read and write, on a file system with hard links, "
                     "or correct --root"

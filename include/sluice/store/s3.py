@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.core.failures import STORES
 from sluice.errors import (
-    ConfigurationError,
     ObjectVanished,
     SluiceError,
     StoreFull,
+    StoreRefuses,
     StoreUnavailable,
 )
 from sluice.protocol.keys import check_key, check_prefix
@@ -201,7 +201,7 @@ class S3Store:
                     Bucket=bucket, Key=full_key, CopySource=there, CopySourceIfMatch=found["ETag"]
                 )
                 if "ETag" not in answer.get("CopyObjectResult", {}):
-                    raise ConfigurationError(f"{self._place()} does not copy when it is asked to")
+                    raise StoreRefuses(f"{self._place()} does not copy when it is asked to")
             else:  # In parts, several at a time.
                 checked = {"CopySourceIfMatch": found["ETag"]}
                 parts = TransferConfig(multipart_threshold=MAX_COPY_BYTES)
@@ -255,12 +255,12 @@ class S3Store:
             raise self._refusal(error) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             clients.cache_clear()  # A store opened later looks for credentials again.
-            raise ConfigurationError(
+            raise StoreRefuses(
                 f"there are no credentials for {self._place()}; set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
             ) from error
         except ParamValidationError as error:
-            raise ConfigurationError(f"{self._place()} cannot be asked: {error}") from error
+            raise StoreRefuses(f"{self._place()} cannot be asked: {error}") from error
         except EndpointConnectionError as error:
             # A server that restarts looks the same as a misspelt host, and waiting helps the first.
             raise StoreUnavailable(
@@ -274,12 +274,12 @@ class S3Store:
         code, status, place = _code(error), _status(error), self._place()
         endpoint_url = self._clients.repeating.meta.endpoint_url
         if code == "NoSuchBucket":
-            return ConfigurationError(
+            return StoreRefuses(
                 f"bucket {self._bucket!r} does not exist at {endpoint_url}; create it or "
                 "correct --root"
             )
         if code == "NotImplemented":
-            return ConfigurationError(
+            return StoreRefuses(
                 f"{place} does not implement {error.operation_name} as sluice sends it; use AWS "
                 f"S3, or another store listed in {STORES}"
             )
@@ -292,16 +292,14 @@ class S3Store:
             return StoreUnavailable(f"{sentence}; repeat the call")
         is_elsewhere = code in {"AuthorizationHeaderMalformed", "PermanentRedirect"}
         if status in {301, 307} or is_elsewhere:
-            return ConfigurationError(
-                f"{sentence}: the bucket is in another region; set AWS_REGION"
-            )
+            return StoreRefuses(f"{sentence}: the bucket is in another region; set AWS_REGION")
         if status in {401, 403}:
-            return ConfigurationError(
+            return StoreRefuses(
                 f"{sentence}; give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject "
                 "and s3:ListBucket there, or use others"
             )
         message = error.response["Error"].get("Message", "")
-        return ConfigurationError(f"{sentence}: {message}; correct --root or --endpoint-url")
+        return StoreRefuses(f"{sentence}: {message}; correct --root or --endpoint-url")
 
     def _check_deletes(self, errors: Iterable[ErrorTypeDef]) -> None:
         """Raises for the first object that was not deleted; one that was absent is no error."""
@@ -311,7 +309,7 @@ class S3Store:
                 continue
             sentence = f"{self._place()} did not delete {error.get('Key')!r}: {code} {message}"
             if code in {"AccessDenied", "MethodNotAllowed"}:
-                raise ConfigurationError(f"{sentence}; allow s3:DeleteObject there")
+                raise StoreRefuses(f"{sentence}; allow s3:DeleteObject there")
             raise StoreUnavailable(sentence)
 
 
@@ -351,7 +349,7 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
         session = _session()
         configured_region = session.region_name
     except ProfileNotFound as error:
-        raise ConfigurationError(f"{error}; correct AWS_PROFILE, or leave it out") from error
+        raise StoreRefuses(f"{error}; correct AWS_PROFILE, or leave it out") from error
     if region is None and endpoint_url is not None:
         region = configured_region or "us-east-1"  # Such a server has none; signing needs one.
     common = Config(
@@ -387,7 +385,7 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
                 "s3", endpoint_url=endpoint_url, region_name=region, config=common.merge(config)
             )
         except ValueError as error:
-            raise ConfigurationError(
+            raise StoreRefuses(
                 f"{error}; write the endpoint as http://host:port or https://host"
             ) from error
         # A body that waits for "100 Continue" costs every write a second round trip; without it

@@ -31,6 +31,7 @@ from sluice.errors import (
     ProtocolViolation,
     RestoreError,
     SluiceError,
+    StoreRefuses,
     StoreUnavailable,
     TableMismatch,
 )
@@ -70,6 +71,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # The first that fits.  A path that names nothing is a ConfigurationError.
 _STATUS: tuple[tuple[type[SluiceError], HTTPStatus], ...] = (
     (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (StoreRefuses, HTTPStatus.SERVICE_UNAVAILABLE),
     (ProtocolViolation, HTTPStatus.INTERNAL_SERVER_ERROR),
     (FencedError, HTTPStatus.CONFLICT),
     (TableMismatch, HTTPStatus.CONFLICT),
