@@ -7,13 +7,17 @@ share are accepted, so that all three read the same row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import polars as pl
 from polars.datatypes import DataTypeClass
 
 from sluice.errors import ConfigurationError
+from sluice.state.segments import instance_of
 
 _OF_PYTHON: Mapping[object, pl.DataType] = {
     datetime: pl.Datetime("us", "UTC"),
@@ -125,8 +129,8 @@ def frame_of_rows(rows: Sequence[tuple[object, ...]], schema: pl.Schema, what: s
     """*rows* of values in the order of *schema*.
 
     Raises:
-        ConfigurationError: a value is not of its column's type; the message begins with *what* the
-            rows are.
+        ConfigurationError: a value is not of its column's type, or a part of it would be lost; the
+            message begins with *what* the rows are.
     """
     return pl.DataFrame(
         [
@@ -137,16 +141,14 @@ def frame_of_rows(rows: Sequence[tuple[object, ...]], schema: pl.Schema, what: s
 
 
 def _series(empty: pl.Series, values: list[object], what: str) -> pl.Series:
-    has_zone = isinstance(empty.dtype, pl.Datetime) and empty.dtype.time_zone is not None
     cause: Exception | None = None
-    if not (has_zone and any(isinstance(v, datetime) and v.tzinfo is None for v in values)):
-        try:
-            series = pl.Series(empty.name, values, empty.dtype, strict=True)
-        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
-            cause = error
-        else:
-            if series.dtype == empty.dtype:
-                return series
+    try:
+        series = pl.Series(empty.name, values, empty.dtype, strict=True)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+        cause = error
+    else:
+        if series.dtype == empty.dtype and _are_kept(values, series):
+            return series
     if len(values) > 1:
         for value in values:
             _series(empty, [value], what)  # Raises for the first value that does not fit.
@@ -154,6 +156,44 @@ def _series(empty: pl.Series, values: list[object], what: str) -> pl.Series:
         f"{what} has {values!r} in column {empty.name!r}, which is declared as {empty.dtype}; "
         "convert it (an instant has a time zone), or declare what it is"
     ) from cause
+
+
+def _are_kept(values: list[object], series: pl.Series) -> bool:
+    """Whether *series* has all of each value: Polars rounds decimals, and cuts what is nested."""
+    kept = series.to_list()
+    if not series.dtype.is_nested() and kept == values:
+        return True
+    return all(_is_kept(one, of, series.dtype) for one, of in zip(values, kept, strict=True))
+
+
+def _is_kept(value: Any, kept: Any, dtype: pl.DataType) -> bool:  # noqa: ANN401 - a user's value
+    if kept is None:
+        return value is None or bool(value != value)  # Not a time, of pandas.
+    match dtype:
+        case pl.List():
+            inner = instance_of(dtype.inner)
+            pairs = zip(value, kept, strict=True)
+            return not isinstance(value, str) and all(_is_kept(a, b, inner) for a, b in pairs)
+        case pl.Struct() if isinstance(value, Mapping):
+            types = {field.name: instance_of(field.dtype) for field in dtype.fields}
+            return value.keys() <= types.keys() and all(
+                _is_kept(one, kept[name], types[name]) for name, one in value.items()
+            )
+        case pl.Datetime() if isinstance(value, datetime):
+            if (value.tzinfo is None) != (dtype.time_zone is None):
+                return False
+            # Of an hour that is there twice Python says that no two are equal.
+            return bool(value - kept == timedelta())
+        case pl.Float32():
+            return math.isinf(kept) <= math.isinf(value)  # Its digits are fewer, as declared.
+        case pl.Float64() if isinstance(value, Decimal):
+            return bool(float(value) == kept)
+        case pl.Decimal() if isinstance(value, float):
+            return bool(float(kept) == value)
+        case pl.Struct():
+            return True
+        case _:
+            return bool(kept == value or (kept != kept and value != value))  # NaN is itself.
 
 
 def _check_names(columns: list[str], schema: pl.Schema, what: str) -> None:

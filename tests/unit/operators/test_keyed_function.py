@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from math import nan
 from random import Random
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
@@ -284,6 +287,73 @@ def test_what_is_yielded_is_checked_by_name(row: Any, message: str) -> None:
 
     with pytest.raises(ConfigurationError, match=f"stage 'alerts'.*{message}"):
         played.epoch(a_row())
+
+
+PRICE, TOTALS = pl.Decimal(10, 2), pl.Struct({"n": pl.Int64(), "at": pl.Datetime("us", "UTC")})
+SUMMER = datetime(2026, 7, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - what is refused
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        (PRICE, Decimal("1.239")),
+        (PRICE, 1.239),
+        (pl.List(PRICE), [Decimal("1.50"), Decimal("1.239")]),
+        (pl.Float64(), 2**53 + 1),
+        (pl.Float32(), 1e300),
+        (TOTALS, {"n": 1.5}),
+        (TOTALS, {"n": 1, "when": None}),
+        (TOTALS, {"at": NAIVE}),
+        (pl.List(pl.Datetime("us", "UTC")), [NAIVE]),
+        (pl.List(pl.Date()), [SUMMER]),
+        (pl.List(pl.String()), "abc"),
+    ],
+)
+def test_a_value_of_which_a_part_would_be_lost_is_refused(
+    declared: pl.DataType, value: object
+) -> None:
+    played = Played(Yields({"it": None}, {"it": value}), result={"it": declared})
+
+    with pytest.raises(ConfigurationError, match=r"has .* in column 'it', which is declared"):
+        played.epoch(a_row())
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "kept"),
+    [
+        (PRICE, 1.1, Decimal("1.10")),
+        (PRICE, 3, Decimal("3.00")),
+        (pl.Float64(), 2**53, 2.0**53),
+        (pl.Float64(), Decimal("0.1"), 0.1),
+        (pl.Float32(), 0.5, 0.5),
+        (pl.Float32(), float("inf"), float("inf")),
+        (pl.Datetime("us", "UTC"), SUMMER, SUMMER),
+        (pl.List(pl.Float64()), (1, 2), [1.0, 2.0]),
+        (pl.List(pl.List(pl.Int64())), [None, [None, 1]], [None, [None, 1]]),
+        (TOTALS, {"at": SUMMER}, {"n": None, "at": SUMMER}),
+        (pl.List(TOTALS), [{"n": 1, "at": None}, None], [{"n": 1, "at": None}, None]),
+    ],
+)
+def test_a_value_of_another_type_that_loses_nothing_is_taken(
+    declared: pl.DataType, value: object, kept: object
+) -> None:
+    found = Played(Yields({"it": value}, {"it": None}), result={"it": declared}).epoch(a_row())
+
+    assert found.output["it"].to_list() == [kept, None]
+
+
+def test_floats_and_hours_that_are_there_twice_are_kept_as_they_are() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    hours = [datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
+    rows = [{"x": nan, "y": 0.1, "at": at} for at in hours]
+    declared = {"x": float, "y": pl.Float32(), "at": datetime}
+
+    found = Played(Yields(*rows), result=declared).epoch(a_row()).output
+
+    assert found["x"].is_nan().all()
+    assert found["y"].cast(pl.Float64).round(6).to_list() == [0.1, 0.1]
+    assert found["at"].dt.hour().to_list() == [0, 1]
 
 
 def test_a_row_that_is_returned_is_no_list_of_rows() -> None:
