@@ -172,6 +172,56 @@ def test_what_is_wrong_is_said_with_its_row_and_column() -> None:
     )
 
 
+PLACES = pl.Struct({"town": pl.String(), "is_open": pl.Int64()})
+NESTED = pa.struct([("town", pa.string()), ("is_open", pa.bool_())])
+
+
+@pytest.mark.parametrize(
+    ("given", "declared"),
+    [
+        (pl.Series([0.5]), pa.bool_()),
+        (pl.Series([1.239]), pa.decimal128(10, 2)),
+        (pl.Series([Decimal("12345678901234567890.12")]), pa.float64()),
+        (pl.Series([[NOON]]), pa.list_(pa.date32())),
+        (pl.Series([{"town": "a", "is_open": 2}], dtype=PLACES), NESTED),
+        (pl.Series([{"town": "a"}]), pa.struct([("twon", pa.string())])),
+        (pl.Series([{"town": "a", "is_open": 1}], dtype=PLACES), pa.struct([NESTED.field(0)])),
+    ],
+)
+def test_a_column_of_which_arrow_would_cut_a_value_is_refused(
+    given: pl.Series, declared: pa.DataType
+) -> None:
+    frame = pl.DataFrame({"it": given.extend_constant(None, 1).reverse()})
+
+    message = refusal(frame, DeclaredRows(schema=pa.schema([("it", declared)])))
+
+    assert message.startswith("row 2 of source 'orders' has ")
+    assert message.endswith(f"where {declared} is declared; cast it, or correct the value")
+
+
+def test_a_column_of_another_type_with_the_same_values_is_taken() -> None:
+    floats, open_ = [-0.47, 512939473.01, None], [{"town": "a", "is_open": 1}, None, None]
+    declared = pa.schema(
+        [("f", pa.decimal128(18, 2)), ("d", pa.float64()), ("b", pa.bool_()), ("s", NESTED)]
+    )
+    frame = pl.DataFrame(
+        {
+            "f": floats,
+            "d": pl.Series([Decimal("0.10"), Decimal("-7.25"), None]),
+            "b": [0.0, 1.0, None],
+            "s": pl.Series(open_, dtype=PLACES),
+        }
+    )
+
+    (rows,) = read(frame, DeclaredRows(schema=declared)).chunks
+
+    assert rows.schema == declared
+    assert rows["f"].to_pylist() == [Decimal("-0.47"), Decimal("512939473.01"), None]
+    assert rows["d"].to_pylist() == [0.1, -7.25, None]
+    assert rows["b"].to_pylist() == [False, True, None]
+    assert rows["s"].to_pylist() == [{"town": "a", "is_open": True}, None, None]
+
+
 def test_rows_of_no_form_and_of_no_type_are_refused() -> None:
     assert refusal([{"id": 1}, {"id": "x"}]) == (
         "row 2 of source 'orders' has 'x' in column 'id', which is int64 in the rows before; give "

@@ -633,25 +633,44 @@ def cast_column(
     try:
         return _cast_exactly(column, dtype)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        for row, value in enumerate(column, 1):
+        for row in range(len(column)):
+            one = column.slice(row, 1)
             try:
-                _cast_exactly(value, dtype)
+                _cast_exactly(one, dtype)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 raise ConfigurationError(
-                    f"row {row} of {where} has {value.as_py()!r} in column {name!r}, which is "
+                    f"row {row + 1} of {where} has {one[0].as_py()!r} in column {name!r}, which is "
                     f"{column.type} where {dtype} is declared; cast it, or correct the value"
                 ) from None
         raise
 
 
-def _cast_exactly(given: Any, dtype: pa.DataType) -> Any:  # noqa: ANN401 - a column, or a scalar
+def _cast_exactly(given: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     """*given* as *dtype*; Arrow makes a day of any time of it, and true of any number but 0."""
-    found, types = given.cast(dtype), pa.types
-    is_cut = types.is_date(dtype) and types.is_timestamp(given.type)
-    is_cut |= types.is_boolean(dtype) and types.is_integer(given.type)
-    if is_cut and not found.cast(given.type).equals(given):
+    found = kept = given.cast(dtype)
+    is_rounded = pa.types.is_decimal(dtype) and pa.types.is_floating(given.type)
+    if is_rounded:  # By its digits: Arrow's double of a decimal may be the one beside the nearest.
+        kept = found.cast(pa.string())
+    may_be_cut = is_rounded or _may_be_cut(given.type, dtype)
+    if may_be_cut and not kept.cast(given.type).equals(given):
         raise pa.ArrowInvalid("a part of a value would be lost")
     return found
+
+
+def _may_be_cut(of: pa.DataType, to: pa.DataType) -> bool:
+    """Whether Arrow casts a value, also one within another, without a word where a part is lost."""
+    types = pa.types
+    if is_list(of) and is_list(to):
+        return _may_be_cut(of.value_type, to.value_type)
+    if types.is_struct(of) and types.is_struct(to):
+        kept = {field.name: field.type for field in to}
+        return any(f.name not in kept or _may_be_cut(f.type, kept[f.name]) for f in of)
+    is_number = types.is_integer(of) or types.is_floating(of)
+    return bool(
+        (types.is_date(to) and types.is_timestamp(of))
+        or (types.is_boolean(to) and is_number)
+        or (types.is_floating(to) and types.is_decimal(of))
+    )
 
 
 def as_spark_has_it(dtype: pa.DataType) -> pa.DataType:
