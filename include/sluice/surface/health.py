@@ -16,6 +16,7 @@ import msgspec
 from sluice.coordinator.next_checkpoint import Due, NextCheckpoint
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus
+from sluice.core.restoring import Choice
 from sluice.core.state import CoordinatorState, FailedCheckpoint, UnsuccessfulTrigger
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.durations import in_words, milliseconds
@@ -134,7 +135,9 @@ def _of_status(
         says="A submission begins, from empty state: unpause the DAG, or run it.",
         command=f"sluice run {uid}",
     )
-    onwards = _fresh(uid, "Begin") if done is None else _restore(uid, done)
+    base = Choice(state.base, state.origin)
+    has_state = done is not None or state.base is not None
+    onwards = _restore(uid, base) if has_state else _fresh(uid, "Begin")
     match state.status:
         case JobStatus.CREATED:
             return Tone.WARN, "It was never submitted.", first
@@ -143,10 +146,9 @@ def _of_status(
         case JobStatus.RESTARTING:
             rest_ms = max(0, (state.restart_at_ms or 0) - job.now_ms())
             rest = in_words(timedelta(milliseconds=rest_ms // 1_000 * 1_000))
-            place = "empty state" if done is None else f"checkpoint {done.checkpoint_id}"
             return (
                 Tone.WARN,
-                f"It failed, and restarts in {rest} from {place}.{_last_failure(state)}",
+                f"It failed, and restarts in {rest} from {base}.{_last_failure(state)}",
                 NextStep(says="Nothing: its restart strategy does it.", page=("history",)),
             )
         case JobStatus.FAILING:
@@ -203,10 +205,10 @@ def _of_running(
     return Tone.GOOD, "It runs.", None
 
 
-def _restore(uid: str, done: CompletedCheckpoint) -> NextStep:
+def _restore(uid: str, base: Choice) -> NextStep:
     return NextStep(
-        says=f"Mend what is named, then restore it: from checkpoint {done.checkpoint_id} if no "
-        "other is chosen, and what was read since is read again. A dry run says what changes.",
+        says=f"Mend what is named, then restore it: from {base} if no other is chosen, and what "
+        "was read since is read again. A dry run says what changes.",
         command=f"sluice restore {uid}",
         page=("snapshots",),
     )

@@ -12,12 +12,13 @@ from sluice.coordinator.requests import pause
 from sluice.coordinator.restore import restore, stop
 from sluice.core.configuration import JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.restoring import Latest
+from sluice.core.ids import CheckpointId
+from sluice.core.restoring import Choice, Latest
 from sluice.declaration.schedules import Cron, OnAsset
 from sluice.job.job import Job
 from sluice.surface.health import Health, Tone, next_trigger
 from sluice.surface.pipelines import pipeline_line
-from tests.subtasks import take_checkpoint
+from tests.subtasks import a_savepoint, take_checkpoint
 
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED
 
@@ -152,6 +153,33 @@ def test_a_restart_says_when_and_from_where() -> None:
     assert found.says.endswith(
         " from checkpoint 1. Checkpoint 2 was aborted, CHECKPOINT_EXPIRED: too slow."
     )
+
+
+def test_a_restart_and_a_restore_go_on_from_the_checkpoint_that_was_restored() -> None:
+    """Not from a newer one that is retained still: it belongs to a life that was left."""
+    job = a_running_job(a_pipeline(events=45, tolerable_failed_checkpoints=0, num_retained=2))
+    for _ in range(2):
+        take_checkpoint(job)
+    restore(job, Choice(CheckpointId(1)))
+    failing = trigger_one(job).checkpoint_id
+    fail_checkpoint(job, failing, EXPIRED, "too slow")
+    restarting = health_of(job)
+    stop(job, JobStatus.SUSPENDED)
+    suspended = health_of(job).next_step
+
+    assert [c.checkpoint_id for c in job.state().completed] == [1, 2]
+    assert " from checkpoint 1. " in restarting.says
+    assert suspended is not None
+    assert "from checkpoint 1 if no other is chosen" in suspended.says
+
+
+def test_a_job_that_began_from_a_savepoint_restarts_from_there() -> None:
+    job = a_job_of(ManualClock(), tolerable=0)
+    a_savepoint(job)
+    restore(job, Choice.of(job.savepoint_origin("mine")))
+    fail_checkpoint(job, trigger_one(job).checkpoint_id, EXPIRED, "too slow")
+
+    assert " from savepoint mine. " in health_of(job).says
 
 
 @pytest.mark.parametrize(
