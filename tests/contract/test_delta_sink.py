@@ -280,6 +280,8 @@ def test_rows_that_do_not_fit_are_refused_before_they_are_published(tmp_path: Pa
         (pa.decimal128(38, 19), pa.float64(), "values would be rounded"),
         (pa.timestamp("us", "UTC"), pa.date32(), "a part of each timestamp would be lost"),
         (pa.int64(), pa.bool_(), "all numbers but 0 would be true"),
+        (pa.int64(), pa.timestamp("us", "UTC"), "a number does not say of which unit it is"),
+        (pa.date32(), pa.int32(), "a number does not say of which unit it is"),
         (
             pa.struct([("b", pa.float64()), ("a", pa.int64())]),
             pa.struct([("a", pa.int64()), ("b", pa.float32())]),

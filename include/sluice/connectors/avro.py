@@ -74,7 +74,7 @@ class AvroColumn:
         import pyarrow as pa
 
         decoded = pa.array(values, self.decoded.field(name).type)
-        exact = cast_exactly(decoded, self.exact.field(name).type)
+        exact = decoded.cast(self.exact.field(name).type)  # Of numbers in its unit.
         return cast_exactly(exact, self.column.field(name).type)
 
     def held(self, given: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -88,7 +88,7 @@ class AvroColumn:
         """
         found = cast_exactly(given, _held_type(given.type, self.exact))
         if found.type == self.column and has_nanoseconds(self.exact):
-            found = cast_exactly(cast_exactly(found, self.exact), self.decoded)
+            found = cast_exactly(found, self.exact).cast(self.decoded)
         return found
 
 

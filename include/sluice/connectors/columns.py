@@ -228,6 +228,10 @@ def _silent_loss(given: pa.DataType, wanted: pa.DataType) -> str:
         return "all numbers but 0 would be true"
     if types.is_timestamp(given) and (types.is_date(wanted) or types.is_time(wanted)):
         return "a part of each timestamp would be lost"
+    if (is_number and types.is_temporal(wanted)) or (
+        types.is_temporal(given) and types.is_integer(wanted)
+    ):
+        return "a number does not say of which unit it is"
     if types.is_floating(wanted):
         is_wider = types.is_floating(given) and given.bit_width > wanted.bit_width
         return "values would be rounded" if is_wider or types.is_decimal(given) else ""
