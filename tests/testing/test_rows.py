@@ -199,6 +199,52 @@ def test_a_column_of_which_arrow_would_cut_a_value_is_refused(
     assert message.endswith(f"where {declared} is declared; cast it, or correct the value")
 
 
+@pytest.mark.parametrize(
+    ("value", "declared"),
+    [
+        (1.5, pa.int64()),
+        ([1, 1.5], pa.list_(pa.int64())),
+        ([NOON], pa.list_(pa.date32())),
+        ({"town": "a", "street": "b"}, pa.struct([NESTED.field(0)])),
+        ([{"town": "a", "n": 0.5}], pa.list_(pa.struct([("n", pa.int8()), NESTED.field(0)]))),
+    ],
+)
+def test_a_value_of_a_dict_of_which_arrow_would_drop_a_part_is_refused(
+    value: object, declared: pa.DataType
+) -> None:
+    shape = DeclaredRows(schema=pa.schema([("it", declared)]))
+
+    message = refusal([{"it": None}, {"it": value}], shape)
+
+    assert message == (
+        f"row 2 of source 'orders' has {value!r} in column 'it', which is {declared}; give a value "
+        "of that type, or None"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "read_as"),
+    [
+        (1e18, pa.int64(), 10**18),
+        (2.0, pa.int32(), 2),
+        ([1.0, None], pa.list_(pa.int16()), [1, None]),
+        ([1, 2.5], pa.list_(pa.float64()), [1.0, 2.5]),
+        ([Decimal("1.5")], pa.list_(pa.decimal128(10, 2)), [Decimal("1.50")]),
+        ([NOON.replace(tzinfo=None)], pa.list_(INSTANT), [NOON]),
+        ({"town": None}, NESTED, {"town": None, "is_open": None}),
+        ([("a", 1), ("b", None)], pa.map_(pa.string(), pa.int64()), [("a", 1), ("b", None)]),
+    ],
+)
+def test_a_value_of_a_dict_that_loses_nothing_is_taken(
+    value: object, declared: pa.DataType, read_as: object
+) -> None:
+    shape = DeclaredRows(schema=pa.schema([("it", declared)]))
+
+    (rows,) = read([{"it": value}, {"it": None}], shape).chunks
+
+    assert rows["it"].to_pylist() == [read_as, None]
+
+
 def test_a_column_of_another_type_with_the_same_values_is_taken() -> None:
     floats, open_ = [-0.47, 512939473.01, None], [{"town": "a", "is_open": 1}, None, None]
     declared = pa.schema(

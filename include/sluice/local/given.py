@@ -12,13 +12,14 @@ and Avro files, PostgreSQL and Iceberg are the columns of the given rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from difflib import get_close_matches
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -59,6 +60,8 @@ _LARGEST = pa.decimal128(20, 0)  # For unsigned integers of 64 bits.
 MIDNIGHT = time()
 PARTITION = "rows"  # The only one of a source of given rows.
 _OURS = (RECORD, MALFORMED_COLUMN, RAW)
+
+_Column = TypeVar("_Column", pa.Array, pa.ChunkedArray)
 
 # A list of dicts or of texts; a frame of Polars, pandas, PyArrow or Spark; or a list of those.
 Rows: TypeAlias = Any
@@ -602,12 +605,27 @@ def _parsed(value: Any, dtype: pa.DataType) -> Any:  # noqa: ANN401 - a user's v
 
 
 def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    """Raises ValueError for a time of day in a column of days, which Arrow would drop."""
+    """Raises ValueError, or Arrow's error, for a value of which Arrow would drop a part: a time of
+    day in a column of days, a fraction, or a part of what is nested.
+    """
     if pa.types.is_date(dtype) and any(
         isinstance(v, datetime) and v.time() != MIDNIGHT for v in values
     ):
         raise ValueError
-    return pa.array(values, dtype)
+    found = pa.array(values, dtype)
+    if pa.types.is_integer(dtype) or pa.types.is_nested(dtype):
+        with suppress(pa.ArrowNotImplementedError):
+            if (given := _as_inferred(values)) is not None:
+                _cast_exactly(given, dtype)
+    return found
+
+
+def _as_inferred(values: Sequence[Any]) -> pa.Array | None:
+    """*values* in the type that holds all of them; None if there is none."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
 
 
 def _fits(value: Any, dtype: pa.DataType) -> bool:  # noqa: ANN401 - a user's value
@@ -645,7 +663,7 @@ def cast_column(
         raise
 
 
-def _cast_exactly(given: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
+def _cast_exactly(given: _Column, dtype: pa.DataType) -> _Column:
     """*given* as *dtype*; Arrow makes a day of any time of it, and true of any number but 0."""
     found = kept = given.cast(dtype)
     is_rounded = pa.types.is_decimal(dtype) and pa.types.is_floating(given.type)
