@@ -316,12 +316,21 @@ def sentence(error: Exception) -> str:
 def check_years(column: pa.ChunkedArray, name: str, instead: str) -> None:
     """Check dates or timestamps that become text: years have four digits in ISO 8601.
 
+    Those in maps are left to Python, which refuses them itself.
+
     Raises:
         ConfigurationError: a time is outside of the years 1 to 9999; *instead* adds to the fix.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if pa.types.is_struct(column.type):
+        for field in column.flatten():
+            check_years(field, name, instead)
+        return
+    if is_list(column.type):
+        check_years(pc.list_flatten(column), name, instead)
+        return
     if pa.types.is_date32(column.type):
         a_day, numbers = 1, column.cast(pa.int32())
     elif pa.types.is_timestamp(column.type):

@@ -110,14 +110,20 @@ def test_text_that_only_looks_like_it_is_fine(tmp_path: Path) -> None:
     assert stage(sink, pa.table({"c": [["\\u0000", "\\\\u0000"], None], "d": ["\\u0000", None]}))
 
 
+A_LIST = pa.array([[{"day": 10**8}]], pa.list_(pa.struct([("day", pa.date32())])))
+A_MAP = pa.array([[("a", 10**8)]], pa.map_(pa.string(), pa.date32()))
+
+
 @pytest.mark.parametrize(
     ("value", "column", "sentence"),
     [
         (AvroValue(SCHEMA), pa.array([1, None]), "a row does not fit the Avro schema of a Kafka"),
         (AvroValue(SCHEMA), pa.array(["x"]), "a row does not fit the Avro schema of a Kafka sink"),
         ("json", DAY_10000, "column 'n' has times outside of the years 1 to 9999"),
+        ("json", A_LIST, "column 'n' has times outside of the years 1 to 9999"),
+        ("json", A_MAP, "column 'n' has a value that JSON cannot hold"),
     ],
-    ids=["null", "text", "date"],
+    ids=["null", "text", "date", "within a list", "within a map"],
 )
 def test_what_makes_no_message(
     value: object, column: pa.Array, sentence: str, tmp_path: Path
