@@ -142,6 +142,29 @@ def map_fields(schema: AvroSchema) -> Mapping[str, AvroColumn]:
     return found
 
 
+def time_of_another_unit(written: AvroSchema, read: AvroSchema) -> str:
+    """The field whose times are in another unit in the schema *read*; empty if there is none.
+
+    Resolution compares numbers, and not what they mean.
+    """
+    is_record = isinstance(written, dict) and "fields" in written
+    before, after = map_fields(written) if is_record else {}, map_fields(read)
+    both = (name for name in after if name in before)
+    return next((one for one in both if _differs(before[one].exact, after[one].exact)), "")
+
+
+def _differs(one: pa.DataType, other: pa.DataType) -> bool:
+    from pyarrow import types
+
+    if types.is_struct(one) and types.is_struct(other):
+        both = (field.name for field in one if other.get_field_index(field.name) >= 0)
+        return any(_differs(one.field(name).type, other.field(name).type) for name in both)
+    if types.is_nested(one) and one.id == other.id:
+        both_at = range(one.num_fields)
+        return any(_differs(one.field(at).type, other.field(at).type) for at in both_at)
+    return bool(types.is_timestamp(one) and types.is_timestamp(other) and one.unit != other.unit)
+
+
 class _Mapping:
     def __init__(self, what: str) -> None:
         self._what = what

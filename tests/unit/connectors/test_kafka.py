@@ -304,6 +304,29 @@ def registry_url() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.parametrize("is_nested", [False, True], ids=["alone", "in a list of records"])
+def test_a_time_of_another_unit_than_the_declared_one_makes_a_malformed_row(
+    is_nested: bool, registry_url: str
+) -> None:
+    def of_unit(unit: str) -> dict[str, Any]:
+        at = {"name": "at", "type": ["null", {"type": "long", "logicalType": f"timestamp-{unit}"}]}
+        if not is_nested:
+            return record_of(at)
+        item = {"type": "record", "name": "I", "fields": [at]}
+        return record_of({"name": "items", "type": {"type": "array", "items": item}})
+
+    Handler.schemas = {"1": json.dumps(of_unit("millis")), "2": json.dumps(of_unit("micros"))}
+    row: dict[str, Any] = {"items": [{"at": AT}]} if is_nested else {"at": AT}
+    values = AvroValues(json.dumps(of_unit("micros")), Registry(registry_url, "reader", "hush"))
+
+    written = {1: "millis", 2: "micros"}
+    decoded = values.decode([framed(id_, avro(row, of_unit(it))) for id_, it in written.items()])
+
+    assert [*decoded.malformed] == [0]
+    assert "was written with times of another unit" in decoded.malformed[0]
+    assert decoded.columns[1].to_pylist() == [None, [{"at": AT}] if is_nested else AT]
+
+
 def test_each_value_is_read_with_its_writers_schema_from_the_registry(
     registry_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

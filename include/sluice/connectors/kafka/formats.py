@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sluice.connectors.avro import AvroColumn, AvroSchema, as_numbers, map_schema
+from sluice.connectors.avro import (
+    AvroColumn,
+    AvroSchema,
+    as_numbers,
+    map_schema,
+    time_of_another_unit,
+)
 from sluice.connectors.kafka.values import Decoded, DecodedValues, arrays_of, tombstones
 from sluice.declaration.params import Env, value_of
 from sluice.errors import ConfigurationError, StoreUnavailable
@@ -96,7 +102,7 @@ def _columns(mapped: AvroColumn, records: Sequence[Mapping[str, object] | None])
 
 
 class _Reader:
-    """A decoder that caches the writers' schemas by their ids; None is one that does not exist."""
+    """A decoder that caches the writers' schemas by their ids, or why one cannot be read."""
 
     def __init__(self, schema: AvroSchema, registry: Registry | None) -> None:
         require_installed("fastavro", who="Avro")
@@ -105,6 +111,7 @@ class _Reader:
         self._registry = registry
         self._client = registry.client() if registry is not None else None
         self._reads: Any = schemaless_reader
+        self._declared = schema
         self._schema = parse_schema(as_numbers(schema), named_schemas={})
         self._writers: dict[int, Any] = {}
 
@@ -121,21 +128,29 @@ class _Reader:
         return record
 
     def _writer(self, schema_id: int) -> AvroSchema:
-        from fastavro import parse_schema
-
         if schema_id not in self._writers:
             assert self._registry is not None
             assert self._client is not None
             text = self._registry.schema(self._client, schema_id)
             self._writers[schema_id] = (
-                None
+                ValueError(f"the Schema Registry has no schema {schema_id}")
                 if text is None
-                else parse_schema(as_numbers(json.loads(text)), named_schemas={})
+                else self._resolvable(json.loads(text))
             )
         writer = self._writers[schema_id]
-        if writer is None:
-            raise NotFramed(f"the Schema Registry has no schema {schema_id}")
+        if isinstance(writer, ValueError):
+            raise writer
         return writer
+
+    def _resolvable(self, schema: AvroSchema) -> AvroSchema | ValueError:
+        """The parsed writer's *schema*, or why no value of it can be read."""
+        from fastavro import parse_schema
+
+        if name := time_of_another_unit(schema, self._declared):
+            return ValueError(
+                f"field {name!r} was written with times of another unit than it is declared with"
+            )
+        return parse_schema(as_numbers(schema), named_schemas={})
 
 
 def _bad_bytes() -> tuple[type[Exception], ...]:
