@@ -53,7 +53,15 @@ def param(
     """A value that the submission sets: ``--param name=value``, or ``SLUICE_PARAM_NAME``.
 
     The submission makes a path absolute, as tasks of the job run in other working directories.
+
+    Raises:
+        ConfigurationError: *name* cannot be written where a submission gives it.
     """
+    if not name.isidentifier():
+        raise ConfigurationError(
+            f"parameter {name!r} is no name: letters, digits and _ alone can be given as "
+            f"--param name=value and as {ENVIRONMENT_PREFIX}NAME"
+        )
     return Param(
         name=name,
         default=None if default is None else str(default),

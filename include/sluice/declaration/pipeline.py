@@ -193,6 +193,7 @@ class Pipeline:
             "induced": induced,
         }
         _check_effects(uid, [name for name, given in of_streams.items() if given], is_table=table)
+        self._check_params(uid, spec.params)
         self.sources[uid] = SourceNode(
             uid=uid,
             spec=spec,
@@ -342,6 +343,7 @@ class Pipeline:
         """The stage *uid*, which reads *spec*, behind a source that says when."""
         name = f"due_{uid}"
         self._check_uid(name)
+        self._check_params(name, spec.params)
         self.sources[name] = SourceNode(
             uid=name, spec=spec, event_time=DUE, out_of_orderness_ms=0, is_table=False
         )
@@ -526,6 +528,8 @@ class Pipeline:
         if isinstance(stage.operation, ops.Transform | ops.Process | ops.SparkCode):
             why = "its rows are computed without a subtask of its own"
             refuse_operator_lists(stage.uid, stage.operation.function, why)
+        if isinstance(stage.operation, ops.Transform):
+            self._check_params(stage.uid, params_of(*stage.operation.arguments.values()))
         _ = stage.kind  # Raises unless the operation can read its inputs.
         _check_reads(stage)
         check_stage(stage, {uid: source.event_time for uid, source in self.sources.items()})
@@ -552,6 +556,7 @@ class Pipeline:
         kind = self.kind_of(sink.input, sink.steps)
         sink = replace(sink, spec=_spelt_as_keys(sink.spec, kind))
         check_sink(sink.uid, sink.spec, StreamRead(sink.input, kind))
+        self._check_params(sink.uid, sink.spec.params)
         (steps,) = self._left_to(sink.input, [sink.steps])
         self.sinks[sink.uid] = replace(sink, steps=steps)
         self._check_readers(sink.input)
@@ -626,6 +631,17 @@ class Pipeline:
                 self.sinks[sink.uid] = replace(sink, steps=(*left, *sink.steps))
         self.stages[producer] = replace(stage, steps=shared)
         return [steps[len(shared) :] for steps in added]
+
+    def _check_params(self, uid: str, given: Iterable[Param]) -> None:
+        """Raises ConfigurationError: one is declared before with another default, or otherwise."""
+        declared = {one.name: one for one in self.params}
+        for one in given:
+            before = declared.setdefault(one.name, one)
+            if replace(before, help=one.help) != one:
+                raise ConfigurationError(
+                    f"parameter {one.name!r} of {uid!r} is declared before, otherwise: one value "
+                    "is given for both; declare it once, and use it twice"
+                )
 
     def _check_uid(self, uid: str) -> None:
         check_uid(uid)

@@ -74,3 +74,9 @@ def test_one_with_a_default_is_not_required() -> None:
     assert Param(name="year", default="2015", required=False) == YEAR
     assert param("empty", "").required is False
     assert INPUT.required
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a=b", "--year", "1st", "a-b"])
+def test_a_name_that_no_submission_can_give_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no name: letters, digits and _"):
+        param(name)

@@ -23,7 +23,7 @@ from sluice.declaration.operations import (
     Tumbling,
     WindowAggregate,
 )
-from sluice.declaration.params import param
+from sluice.declaration.params import Param, param
 from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
 from sluice.declaration.places import Barrier, Sink, SinkDefaults, Source, SourceDefaults
 from sluice.errors import ConfigurationError
@@ -99,6 +99,13 @@ def a_hook_first() -> None:
     stream = any_stream()
     stream.pipeline.hook("parse", trigger=same, restore=same)
     stream.transform("parse", same)
+
+
+def two_limits(first: Param, second: Param) -> Pipeline:
+    pipeline = Pipeline("a")
+    pipeline.source("first", Nexmark(events=first))
+    pipeline.source("second", Nexmark(events=second))
+    return pipeline
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
@@ -258,6 +265,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a lookup by nothing": (
         lambda: looked_up(on={}),
         "lookup 'known' compares no column; name one: on=",
+    ),
+    "a parameter with two defaults": (
+        lambda: two_limits(param("limit", 5), param("limit", 6)),
+        "parameter 'limit' of 'second' is declared before, otherwise: .* declare it once",
+    ),
+    "a parameter that is required and is not": (
+        lambda: two_limits(param("limit"), param("limit", required=False)),
+        "parameter 'limit' of 'second' is declared before, otherwise",
     ),
     "a table with event time": (
         lambda: Pipeline("a").source("s", Nexmark(), event_time="at", table=True),
