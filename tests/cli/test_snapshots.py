@@ -164,6 +164,12 @@ def test_what_more_snapshots_share_is_read_once(monkeypatch: pytest.MonkeyPatch)
     assert listings[0] == listings[1]
 
 
+def test_no_savepoint_is_disposed_of_by_an_empty_name(job: Job, sluice: Sluice) -> None:
+    refused = sluice("dispose", "auctions", "")
+
+    assert refused.error == "error: name is empty; give the savepoint's name"
+
+
 def test_a_savepoint_is_disposed_of_unless_the_job_needs_it(job: Job, sluice: Sluice) -> None:
     a_savepoint(job)
     sluice("restore", "auctions", "--savepoint", "mine")

@@ -24,13 +24,11 @@ from sluice.core.requests import Admission, examine
 from sluice.core.state import CoordinatorState
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.checkpointing import CHANGEABLE, Checkpointing, kept
-from sluice.declaration.durations import DurationLimits, milliseconds
+from sluice.declaration.durations import LEAST_WAIT, DurationLimits, milliseconds
 from sluice.errors import ConfigurationError, FencedError, fresh_run
 from sluice.job.job import Job, never_submitted_message
 
 log = logging.getLogger(__name__)
-
-LEAST_WAIT = timedelta(seconds=1)
 
 
 @checked_initializer

@@ -19,6 +19,7 @@ from sluice.errors import ConfigurationError
 MS = timedelta(milliseconds=1)
 US = timedelta(microseconds=1)
 LONGEST = timedelta(days=365_000)  # A thousand years: with any event time it fits 64 bits of µs.
+LEAST_WAIT = timedelta(seconds=1)  # Of a request for somebody who takes it up.
 
 _UNITS = {
     "ms": MS,

@@ -21,7 +21,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.restoring import RestoreOptions
 from sluice.core.transitions import Consent
 from sluice.declaration.checkpointing import CHANGEABLE, OPTIONS, limits_of
-from sluice.declaration.durations import DurationLimits, duration_of
+from sluice.declaration.durations import LEAST_WAIT, DurationLimits, duration_of
 from sluice.errors import ConfigurationError
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
 
@@ -83,7 +83,7 @@ class Field:
     ``command`` is its option where that is not ``--name``; with ``flag_for`` that is a flag, which
     means this value, as ``flag_says``.  One that ``is_argument`` is an argument of the command.
     ``route`` is its name in a body, where it must be given if it ``is_required``.  ``empty_word``
-    means the same as nothing.  ``on`` says which faces have it, and ``why_not`` why the others do
+    means the same as nothing.  A period is ``least`` or more.  ``on`` says which faces have it, and ``why_not`` why the others do
     not.
     """
 
@@ -100,6 +100,7 @@ class Field:
     is_argument: bool = False
     is_required: bool = False
     empty_word: str = ""
+    least: timedelta = timedelta(0)
     metavar: str = ""
     route: str = ""
     on: Face = ALL
@@ -125,6 +126,9 @@ class Field:
             ConfigurationError: it is no such value; the faces refuse most before.
         """
         if given in (None, "", self.empty_word):
+            if given is not None and self.is_required and self.empty is None:
+                what = f"{self.says[0].lower()}{self.says[1:].rstrip('.')}"
+                raise ConfigurationError(f"{self.name} is empty; give {what}")
             return self.empty
         match self.kind:
             case Kind.LIST:
@@ -132,7 +136,7 @@ class Field:
                 return tuple(re.findall(r"[^\s,]+", words))
             case Kind.PERIOD if isinstance(given, str):
                 option = self.command or f"--{self.name.replace('_', '-')}"
-                return timedelta(0) if given == "0" else duration_of(option, given)
+                return duration_of(option, "0s" if given == "0" else given, least=self.least)
             case Kind.PERIOD:
                 return timedelta(milliseconds=given)
             case Kind.ID if isinstance(given, str):
@@ -207,6 +211,7 @@ _WAITING = (
     Field(
         name="wait_for",
         kind=Kind.PERIOD,
+        least=LEAST_WAIT,
         says="Drop the request if nothing takes it up for 90s, 10m, 2h. "
         "[default: the checkpoint timeout]",
         on=Face.COMMAND,
