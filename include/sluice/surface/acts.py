@@ -83,8 +83,8 @@ class Field:
     ``command`` is its option where that is not ``--name``; with ``flag_for`` that is a flag, which
     means this value, as ``flag_says``.  One that ``is_argument`` is an argument of the command.
     ``route`` is its name in a body, where it must be given if it ``is_required``.  ``empty_word``
-    means the same as nothing.  A period is ``least`` or more.  ``on`` says which faces have it, and ``why_not`` why the others do
-    not.
+    means the same as nothing.  A period is ``least`` or more.  ``on`` says which faces have it, and
+    ``why_not`` why the others do not.
     """
 
     name: str
