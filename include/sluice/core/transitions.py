@@ -837,6 +837,37 @@ def _readers_of_updates(uid: str, now: Mapping[str, Fingerprint]) -> list[str]:
     ]
 
 
+def _of_wrong_things(
+    now: Mapping[str, Fingerprint], consent: Consent, may_be_kept: AbstractSet[str]
+) -> Iterator[str]:
+    """The problems of a consent that names what is not there, or cannot have it."""
+    for target in (*consent.begun, *consent.kept):
+        uid, _, column = target.partition(".")
+        stage = now.get(uid)
+        if stage is None:
+            yield (
+                f"{uid!r} cannot begin anew or be kept: the pipeline has no such source, sink or "
+                "stage with state; leave it out, or correct its name"
+            )
+        elif stage.operator == SOURCE:
+            if target in consent.begun:
+                yield (
+                    f"source {uid!r} cannot begin anew: give it another uid, and it reads all that "
+                    "is there"
+                )
+        elif stage.operator == SINK:
+            if target in consent.begun:
+                yield f"sink {uid!r} cannot begin anew: give it another uid and a table of its own"
+            elif target not in may_be_kept:
+                yield (
+                    f"sink {uid!r} is not one to keep: only one whose rows were those of a removed "
+                    "stage is; leave it out"
+                )
+        elif column and (column not in stage.columns or target in consent.kept):
+            named = ", ".join(stage.columns) or "no columns that can begin anew alone"
+            yield f"{target!r} cannot begin anew: stage {uid!r} computes {named}"
+
+
 def _broken_by(
     changes: Iterable[PartChange],
     now: Mapping[str, Fingerprint],
@@ -845,22 +876,7 @@ def _broken_by(
 ) -> Iterator[str]:
     """The problems that a person's consent would make."""
     may_be_kept = {change.uid for change in changes if change.becomes is Becomes.KEPT}
-    for target in (*consent.begun, *consent.kept):
-        uid, _, column = target.partition(".")
-        stage = now.get(uid)
-        if stage is not None and stage.operator == SOURCE:
-            if target in consent.begun:
-                yield (
-                    f"source {uid!r} cannot begin anew: give it another uid, and it reads all that "
-                    "is there"
-                )
-        elif stage is None or (
-            stage.operator == SINK and (target in consent.begun or target not in may_be_kept)
-        ):
-            yield f"{uid!r} cannot begin anew or be kept: it is no stage with state"
-        elif column and (column not in stage.columns or target in consent.kept):
-            named = ", ".join(stage.columns) or "no columns that can begin anew alone"
-            yield f"{target!r} cannot begin anew: stage {uid!r} computes {named}"
+    yield from _of_wrong_things(now, consent, may_be_kept)
     for target in consent.begun:
         uid, _, column = target.partition(".")
         is_stage = uid in now and now[uid].operator not in (SINK, SOURCE)

@@ -481,8 +481,10 @@ def test_rows_that_would_stay_in_a_table_for_ever_do_not_begin_anew() -> None:
 @pytest.mark.parametrize(
     ("consent", "said"),
     [
-        (Consent(begun=("other",)), "'other' cannot begin anew or be kept: it is no stage with"),
-        (Consent(kept=("out",)), "'out' cannot begin anew or be kept: it is no stage with state"),
+        (Consent(begun=("other",)), "'other' cannot begin anew or be kept: the pipeline has no"),
+        (Consent(kept=("gone",)), "no such source, sink or stage with state; leave it out, or"),
+        (Consent(begun=("out",)), "sink 'out' cannot begin anew: give it another uid and a table"),
+        (Consent(kept=("out",)), "sink 'out' is not one to keep: only one whose rows were those"),
         (Consent(begun=("total.x",)), "'total.x' cannot begin anew: stage 'total' computes n, s"),
         (Consent(kept=("total.s",)), "'total.s' cannot begin anew: stage 'total' computes n, s"),
         (Consent(begun=("latest.x",)), "stage 'latest' computes no columns that can begin anew"),
