@@ -14,17 +14,21 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from harness.counting_store import CountingStore
+from sluice.connectors.files_table.columns import newest_in_parts
 from sluice.connectors.files_table.log import TableLog
 from sluice.connectors.files_table.maintenance import LATEST
 from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.answers import Attempt
 from sluice.core.timeline import Recovery
+from sluice.declaration.places import DELETED
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import CreateResult, ObjectStore
-from tests.builders import PLANNED
+from tests.builders import ATTEMPTED, PLANNED
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
@@ -222,6 +226,44 @@ def test_merged_files_reach_the_target_and_no_more(store: ObjectStore) -> None:
     assert record is not None
     assert 4 <= len(record.files) <= 5
     assert sum(one.rows for one in record.files) == 80
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize("by", [(), ("kind",)], ids=["whole", "partitioned"])
+def test_of_an_upserted_table_one_part_of_its_keys_is_in_memory(
+    by: tuple[str, ...], form: Any
+) -> None:
+    """A column of the key has become wider, keys were deleted, and came again."""
+    table = ManifestTable(
+        "alerts", InMemoryStore(), format=form, upsert_key=("id", "kind"), partition_by=by
+    )
+    for version in range(1, 9):
+        keys = [*range(version, 400 + version)]
+        columns = {
+            "id": pa.array(keys, pa.int32()).cast(pa.decimal128(12, 0 if version < 4 else 2)),
+            "kind": pa.array([f"k{key % 3}" for key in keys]),
+            "value": pa.array([version * key for key in keys]),
+            DELETED: pa.array([key % 5 == version % 2 for key in keys]),
+        }
+        attempt = Attempt(
+            checkpoint_id=version, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED
+        )
+        staged = table.stage(pa.table(columns), attempt)
+        assert staged is not None
+        table.commit(JOB, version, version - 1 or None, [staged])
+    before = table.read().sort_by("id").to_pylist()
+    files = [file for entry in table.chain() for file in entry.files]
+    tenth = sum(file.size_bytes for file in files) // 10
+
+    parts = [*newest_in_parts(table._staged, files, ("id", "kind"), tenth)]  # noqa: SLF001
+    record = table.compact(target_bytes=tenth // 2)
+
+    assert len(parts) >= 10
+    assert max(part.num_rows for part in parts) < len(before) // 4
+    assert pa.concat_tables(parts).sort_by("id").to_pylist() == before
+    assert record is not None
+    assert sum(file.rows for file in record.files) == len(before)
+    assert table.read().sort_by("id").to_pylist() == before
 
 
 def test_a_process_that_loses_the_race_deletes_its_files(store: ObjectStore) -> None:

@@ -45,6 +45,7 @@ from sluice.protocol.records import checksum
 from sluice.store.object_store import Listed, ObjectStore, RangeReader, in_parallel
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 CHECKPOINT_TOKEN = re.compile(r"[A-Za-z0-9_]+")
@@ -330,15 +331,21 @@ def check_keys(sink: str, upsert_key: Sequence[str], table: pa.Table) -> None:
         )
 
 
-def newest_rows(table: pa.Table, key: Sequence[str]) -> pa.Array:
-    """The numbers of the last rows of all keys, in order; only keys are converted to Polars."""
+def keys_of(table: pa.Table, key: Sequence[str]) -> pl.DataFrame:
+    """The columns of *key*, which are named by number, as a key column may have any name."""
     import polars as pl
-    import pyarrow as pa
 
     keys = pl.from_arrow(table.select(list(key)))
     assert isinstance(keys, pl.DataFrame)
-    # By number, as a key column may have any name.
     keys.columns = [str(number) for number in range(len(key))]
+    return keys
+
+
+def newest_rows(table: pa.Table, key: Sequence[str]) -> pa.Array:
+    """The numbers of the last rows of all keys, in order; only keys are converted to Polars."""
+    import pyarrow as pa
+
+    keys = keys_of(table, key)
     last = keys.with_row_index("row").unique(keys.columns, keep="last", maintain_order=True)
     return pa.array(last["row"].to_numpy())
 

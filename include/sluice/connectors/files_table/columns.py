@@ -20,8 +20,10 @@ reads files together, in the order in which they apply.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from sluice.connectors.columns import MAX_DECIMAL_DIGITS
@@ -34,6 +36,7 @@ from sluice.connectors.staged_files import (
     StagedFiles,
     columns_key,
     is_json,
+    keys_of,
     newest_rows,
     schema_key,
 )
@@ -205,22 +208,63 @@ def read_chain(
     return _without_deleted(table.take(newest_rows(table, key)))
 
 
-def _with_same_columns(tables: Sequence[pa.Table], where: str) -> list[pa.Table]:
-    """The tables with the same columns, of the same types."""
+def newest_in_parts(
+    files: StagedFiles, wanted: Sequence[RowFile], upsert_key: Sequence[str], part_bytes: int
+) -> Iterator[pa.Table]:
+    """The rows of ``read_chain`` in parts, each of the keys of about so many bytes of *wanted*.
+
+    One file and one part are in memory at a time: the others lie on this machine's disk, under no
+    name, so that none is left by a process that is killed.
+    """
     import pyarrow as pa
 
+    count = -(-sum(file.size_bytes for file in wanted) // part_bytes)
+    if count <= 1:
+        yield read_chain(files, wanted, upsert_key)
+        return
+    where = f"the table at {files.store.root}"
+    rows = united(TableSchemas(files)._schemas(wanted), where)  # noqa: SLF001 - of this file
+    schema = rows.append(pa.field(DELETED, pa.bool_()))
+    spelt = {name.lower(): name for name in schema.names}
+    key = [spelt[name.lower()] for name in upsert_key]
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with ExitStack() as kept:
+        parts = [kept.enter_context(TemporaryFile(prefix="sluice-merge-")) for _ in range(count)]
+        with ExitStack() as written:
+            streams = [
+                written.enter_context(pa.ipc.new_stream(part, schema, options=options))
+                for part in parts
+            ]
+            for file in wanted:
+                read = files.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
+                table = _marked(conformed_to_schema(read, rows))
+                numbers = (keys_of(table, key).hash_rows(seed=0) % count).to_numpy()
+                for number, stream in enumerate(streams):
+                    stream.write_table(table.filter(pa.array(numbers == number)))
+        for part in parts:
+            part.seek(0)
+            table = pa.ipc.open_stream(part).read_all()
+            yield _without_deleted(table.take(newest_rows(table, key)))
+
+
+def _with_same_columns(tables: Sequence[pa.Table], where: str) -> list[pa.Table]:
+    """The tables with the same columns, of the same types."""
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return [*tables]
     schema = united([table.schema for table in tables], where)
     conformed = [conformed_to_schema(table, schema) for table in tables]
     if not any(DELETED in table.column_names for table in conformed):
         return conformed
-    return [
-        table
-        if DELETED in table.column_names
-        else table.append_column(DELETED, pa.nulls(table.num_rows, pa.bool_()))
-        for table in conformed
-    ]
+    return [_marked(table) for table in conformed]
+
+
+def _marked(table: pa.Table) -> pa.Table:
+    """*table* with the mark of deletes, also if it has none."""
+    import pyarrow as pa
+
+    if DELETED in table.column_names:
+        return table
+    return table.append_column(DELETED, pa.nulls(table.num_rows, pa.bool_()))
 
 
 def _without_deleted(table: pa.Table) -> pa.Table:

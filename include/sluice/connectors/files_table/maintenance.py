@@ -3,9 +3,10 @@
 ``Compactor`` replaces many small files by few, in a record that is created once.  An appended table
 is merged in runs of small files, one target file's rows in memory at a time; files that are large
 enough are kept, so that repeated compactions do not rewrite the table.  Partitions are merged
-separately.  A table with an upsert key is read as a whole, and only its newest rows are written: it
-must fit into memory.  No version changes: the chain is the same, and its files stay until they are
-vacuumed.  Two compactions of one version race for the record, and the loser's files are deleted.
+separately.  Of a table with an upsert key only the newest rows are written; what is larger than two
+target files is first divided by its keys, on this machine's disk.  No version changes: the chain is
+the same, and its files stay until they are vacuumed.  Two compactions of one version race for the
+record, and the loser's files are deleted.
 
 ``vacuum_versions`` deletes old versions, and the files that only these need.  The rows of the
 oldest version kept are merged first, so that its chain ends there.  Versions at or after it stay,
@@ -39,7 +40,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sluice.connectors.files_table.columns import read_chain
+from sluice.connectors.files_table.columns import newest_in_parts, read_chain
 from sluice.connectors.files_table.log import (
     MANIFEST_FORMAT_VERSION,
     Chain,
@@ -138,22 +139,21 @@ class Compactor:
                 number += 1
 
     def _upserted(self, chain: Chain) -> Iterator[RowFile]:
-        table = read_chain(self.files, chain.files, chain.upsert_key)
-        if table.num_rows == 0:
-            return
         size_bytes = sum(file.size_bytes for file in chain.files)
         rows = sum(file.rows for file in chain.files)
         rows_per_file = max(1, self.target_bytes * rows // max(1, size_bytes))
-        parts = iter([("", table)])
-        if by := self.files.partition_by:
-            # Over time there are far more partitions than one subtask may write.
-            parts = split_by_partition(table, by, self.files.sink, limit=None)
-        number = 0
-        for partition, part in parts:
-            for start in range(0, part.num_rows, rows_per_file):
-                stem = compacted_stem(chain.version or 0, number, self.token)
-                yield self.files.write(stem, part.slice(start, rows_per_file), partition=partition)
-                number += 1
+        number, key = 0, chain.upsert_key or ()
+        for table in newest_in_parts(self.files, chain.files, key, 2 * self.target_bytes):
+            parts = iter([("", table)])
+            if table.num_rows and (by := self.files.partition_by):
+                # Over time there are far more partitions than one subtask may write.
+                parts = split_by_partition(table, by, self.files.sink, limit=None)
+            for partition, part in parts:
+                for start in range(0, part.num_rows, rows_per_file):
+                    stem = compacted_stem(chain.version or 0, number, self.token)
+                    rows_of_file = part.slice(start, rows_per_file)
+                    yield self.files.write(stem, rows_of_file, partition=partition)
+                    number += 1
 
 
 def _runs(files: Iterable[RowFile], target_bytes: int) -> Iterator[list[RowFile]]:
