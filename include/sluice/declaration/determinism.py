@@ -38,7 +38,7 @@ from sluice.declaration.expressions import (
     Filter,
     Projection,
     Step,
-    check_row_wise,
+    check_one_value,
     computing,
     result_name,
     written,
@@ -144,10 +144,10 @@ def check_key_expressions(
     owner: str, expressions: Mapping[str, str], columns: Collection[str] | None = None
 ) -> None:
     """Raises ConfigurationError if one of the *expressions* of keys answers otherwise next time, or
-    reads other rows than its own.
+    reads other rows than its own, or makes rows.
     """
     for name, sql in expressions.items():
-        check_row_wise(owner, sql)
+        check_one_value(owner, sql)
         check_places(owner, sql)
         found = nondeterministic(sql, columns)
         if found is not None:
@@ -205,12 +205,12 @@ def check_stage(stage: StageNode, event_times: Mapping[str, str | None]) -> None
 
 def check_arguments(stage: StageNode, columns: Collection[str] | None = None) -> None:
     """Raises ConfigurationError if an argument of the aggregates of *stage* reads other rows than
-    its own, or is taken back, and answers otherwise then.
+    its own, makes rows, or is taken back, and answers otherwise then.
     """
     updating = next((given for given in stage.inputs if given.kind != Append()), None)
     for name, sql in arguments_of(stage):
         owner = f"{name!r} of stage {stage.uid!r}"
-        check_row_wise(owner, sql)
+        check_one_value(owner, sql)
         check_places(owner, sql)
         found = nondeterministic(sql, columns)
         if found is not None and updating is not None:

@@ -74,6 +74,9 @@ _AGGREGATE = re.compile(
 _WINDOW_FUNCTION = re.compile(
     r"cume_dist|(dense_|percent_)?rank|lag|lead|nth_value|ntile|row_number", re.IGNORECASE
 )
+_GENERATOR = re.compile(
+    r"(variant_|pos)?explode(_outer)?|inline(_outer)?|json_tuple|stack", re.IGNORECASE
+)
 
 # Behind a column called ``select``; a query has what it selects there.
 _BEHIND_A_NAME = re.compile(r"|[=<>!),%/|]|and|as|between|i?like|in|is|or", re.IGNORECASE)
@@ -90,6 +93,22 @@ def check_row_wise(owner: str, sql: str) -> None:
         raise ConfigurationError(
             f"{owner} has {across} in {sql!r}, which sees one row at a time; use "
             "key_by().aggregate(), window() or top_n() for what is of many"
+        )
+
+
+def check_one_value(owner: str, sql: str) -> None:
+    """Check that *sql* reads no other row than the one that it is computed for, and has one value
+    for it: a key, a condition or an argument of an aggregate.
+
+    Raises:
+        ConfigurationError: it has none, or more, or reads another row.
+    """
+    check_row_wise(owner, sql)
+    calls = (part.function for part in parsed(sql).parts if isinstance(part, Call))
+    if (made := next(filter(_GENERATOR.fullmatch, calls), None)) is not None:
+        raise ConfigurationError(
+            f"{owner} has {made}() in {sql!r}, which makes many rows of one, for all that its "
+            "stage computes; make them in a select() before, and use their column"
         )
 
 

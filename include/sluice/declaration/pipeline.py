@@ -75,6 +75,7 @@ from sluice.declaration.expressions import (
     Filter,
     Projection,
     Step,
+    check_one_value,
     check_row_wise,
     keeps,
     result_name,
@@ -904,8 +905,9 @@ class Stream:
 
     def _step(self, step: Step, *texts: str) -> Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
+        check = check_one_value if isinstance(step, Filter) else check_row_wise
         for text in texts:
-            check_row_wise(f"{method} of {self.producer!r}", text)
+            check(f"{method} of {self.producer!r}", text)
         is_source = self.producer in self.pipeline.sources
         ours = OF_RECORDS if is_source else ()
         check_reads(f"{method} of {self.producer!r}", texts, may_read=ours)

@@ -349,6 +349,18 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         ),
         r"'n' of stage 'n' has the window function lag\(\) in",
     ),
+    "an aggregate over rows of its own making": (
+        lambda: a_stream().key_by("b").aggregate("n", n=agg.sum("explode(a)"), all=agg.count()),
+        r"'n' of stage 'n' has explode\(\) in 'explode\(a\)', which makes many rows of one",
+    ),
+    "a key of many values": (
+        lambda: a_stream().key_by(k="stack(2, a, b)"),
+        r"key_by\(\) of 'events' has stack\(\) in .* make them in a select\(\) before",
+    ),
+    "a condition of many values": (
+        lambda: a_stream().where("posexplode_outer(a) > 1"),
+        r"where\(\) of 'events' has posexplode_outer\(\) in",
+    ),
     "a query in a where": (
         lambda: a_stream().where("a in (select a from t)"),
         "'events' has a query in",
