@@ -148,6 +148,12 @@ def test_a_watcher_that_cannot_be_built_is_named(path: str) -> None:
     ("build", "sentence"),
     [
         (lambda: Cron(" "), "empty expression"),
+        (lambda: Cron("every day"), "'every day', which is no cron expression; write minute"),
+        (lambda: Cron("0 24 * * *"), "'0 24 \\* \\* \\*', which is no cron expression"),
+        (
+            lambda: Cron("@daily", timezone="Europe/Berln"),
+            "timezone 'Europe/Berln', which is none; write one as 'Europe/Berlin'",
+        ),
         (lambda: OnAsset(uri=""), "empty uri"),
         (lambda: Watcher(trigger="not a path"), "write the class path"),
         (lambda: Orchestration(pool=""), "pool is empty"),

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from difflib import get_close_matches
+from importlib import import_module
 from typing import Annotated, TypeAlias
+from zoneinfo import available_timezones
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.durations import PositiveDuration, in_words
@@ -17,6 +21,7 @@ from sluice.errors import ConfigurationError
 
 LEAST_TASK_TIMEOUT = timedelta(minutes=1)  # A task process alone takes seconds to start.
 MAX_PRIORITY_WEIGHT = 1_000_000  # Airflow stores the sum of it and those of downstream tasks.
+_PRESETS = ("@quarterly",)  # Of Airflow's, the one that croniter has not.
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -29,7 +34,10 @@ class Continuous:
 @checked_initializer
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A schedule by the clock: ``Cron("*/5 * * * *")``, in *timezone*."""
+    """A schedule by the clock: ``Cron("*/5 * * * *")``, in *timezone*, of the IANA database.
+
+    Airflow reads it by croniter, which therefore checks it here, where it is installed.
+    """
 
     expression: str
     timezone: str = "UTC"
@@ -37,6 +45,20 @@ class Cron:
     def __post_init__(self) -> None:
         if not self.expression.strip():
             raise ConfigurationError("Cron has an empty expression; write e.g. '*/5 * * * *'")
+        with suppress(ImportError):
+            croniter = import_module("croniter").croniter
+            if self.expression not in _PRESETS and not croniter.is_valid(self.expression):
+                raise ConfigurationError(
+                    f"Cron has {self.expression!r}, which is no cron expression; write minute, "
+                    "hour, day, month and day of the week, e.g. '*/5 * * * *', or '@daily'"
+                )
+        zones = available_timezones()  # None where a machine has no such database.
+        if zones and self.timezone not in zones:
+            near = get_close_matches(self.timezone, zones, n=1)
+            raise ConfigurationError(
+                f"Cron has timezone {self.timezone!r}, which is none; write one as "
+                f"{(near or ['Europe/Berlin'])[0]!r}"
+            )
 
 
 @checked_initializer
