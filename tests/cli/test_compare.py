@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,43 @@ def test_no_column_is_taken_for_one_of_the_comparison(sluice: Sluice, tmp_path: 
     answer = sluice("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", "--key", "id")
 
     assert (answer.code, answer.out) == (0, "the tables are equal: 1 rows\n")
+
+
+def test_a_key_that_is_given_twice_is_one_key(sluice: Sluice, tmp_path: Path) -> None:
+    a = written(tmp_path / "a", ROWS)
+
+    answer = sluice("compare", a, a, "--key", "id", "--key", "id")
+
+    assert (answer.code, answer.out) == (0, "the tables are equal: 3 rows\n")
+
+
+def test_a_value_that_the_other_type_cannot_hold_is_named(sluice: Sluice, tmp_path: Path) -> None:
+    for name, value, kind in (("a", Decimal(10**30), 0), ("b", Decimal("1.5"), 10)):
+        column = pl.Series("price", [value], pl.Decimal(38, kind))
+        pl.DataFrame(column).write_parquet(tmp_path / f"{name}.parquet")
+
+    answer = sluice("compare", tmp_path / "a.parquet", tmp_path / "b.parquet")
+
+    assert "which the type of the other table cannot hold" in answer.error
+    assert "in column 'price'" in answer.error
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("_delta_log/00000000000000000000.json", "is a table of Delta, whose folder also has"),
+        ("metadata/00000-x.metadata.json", "is a table of Iceberg, whose folder also has"),
+        ("rows.csv", "'sluice compare' reads Parquet files and FilesTables"),
+    ],
+)
+def test_what_is_no_table_of_parquet_files_alone_is_refused(
+    sluice: Sluice, tmp_path: Path, file: str, sentence: str
+) -> None:
+    a = written(tmp_path / "a", ROWS)
+    (a / file).parent.mkdir(exist_ok=True)
+    (a / file).write_text("{}")
+
+    answer = sluice("compare", a, a)
+
+    assert answer.code == 1
+    assert sentence in answer.error

@@ -10,7 +10,7 @@ without, or a ``FilesTable`` by its location.  It ends with DIFFERENT unless the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -43,7 +43,7 @@ from sluice.job.job import Job, never_submitted_message
 from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.store.open import StoreLocation
+from sluice.store.open import StoreLocation, open_store
 
 if TYPE_CHECKING:
     import polars as pl
@@ -304,7 +304,7 @@ def compare_tables(
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Compare two tables: rows that TABLE_B lacks, has besides, or has otherwise."""
-    keys = tuple(key or ())
+    keys = tuple(dict.fromkeys(key or ()))
     a, b = (_read(place, keys, endpoint_url) for place in (table_a, table_b))
     found = _compared(a, b, keys)
     if as_json:
@@ -326,11 +326,28 @@ def _read(place: str, keys: tuple[str, ...], endpoint_url: str | None) -> pl.Dat
         return to_frame(table.read())
     import pyarrow as pa
 
+    _check_no_log(location)
     source = Files(place, "parquet").open({}, endpoint_url)
-    plan = source.plan((), max_records=None, parallelism=1)
+    try:
+        plan = source.plan((), max_records=None, parallelism=1)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{error}; 'sluice compare' reads Parquet files and FilesTables"
+        ) from error
     source = source.settled(entry.partition for entry in plan.position)
     batches = [batch for piece in plan.slices for batch in source.read(piece)]
     return to_frame(pa.Table.from_batches(batches, source.schema()))
+
+
+def _check_no_log(location: StoreLocation) -> None:
+    """Refuse a table of which a log says which files are its rows, and which were."""
+    store = open_store(replace(location, foreign=True))
+    for kind, log in (("Delta", "_delta_log/"), ("Iceberg", "metadata/")):
+        if any(one.key.endswith(".json") for one in store.list(log)):
+            raise ConfigurationError(
+                f"{location.root} is a table of {kind}, whose folder also has rows of older "
+                "versions; write its newest rows as Parquet elsewhere, and compare those"
+            )
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -386,7 +403,13 @@ def _compared(a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str]) -> Comparis
         )
     kinds = {name: _common_type(name, a.schema[name], b.schema[name]) for name in shared}
     by = list(keys) or shared
-    left, right = (_counted(frame.select(shared).cast(kinds), by) for frame in (a, b))  # type: ignore[arg-type]
+    try:
+        left, right = (_counted(frame.select(shared).cast(kinds), by) for frame in (a, b))  # type: ignore[arg-type]
+    except pl.exceptions.InvalidOperationError as error:
+        raise ConfigurationError(
+            "one table has a value which the type of the other table cannot hold "
+            f"({str(error).partition(chr(10))[0]}); write both with the same types"
+        ) from error
     joined = left.join(
         right, on=by, how="full", nulls_equal=True, coalesce=True, suffix=_RIGHT
     ).with_columns(pl.col(_COPIES, f"{_COPIES}{_RIGHT}").fill_null(0))
