@@ -16,8 +16,10 @@ from uuid import uuid4
 import pytest
 
 from sluice.devstack import processes
+from sluice.devstack.airflow import AirflowApi
 from sluice.devstack.child import keep, keeper_command
 from sluice.devstack.processes import Launch, ProcessRecord
+from sluice.devstack.stack import Ports, StackOptions, plan_services
 from sluice.errors import ConfigurationError
 
 SLEEPER = "import time; time.sleep(600)"
@@ -228,3 +230,16 @@ def test_a_server_that_cannot_start_ends_its_keeper_with_its_code() -> None:
     assert keep([sys.executable, "-c", "raise SystemExit(3)"]) == 3
     module = "sluice.devstack.child"
     assert keeper_command(("a", "b")) == (sys.executable, "-m", module, "keep", "a", "b")
+
+
+def test_what_a_killed_spark_left_is_deleted_before_the_next_one_starts(tmp_path: Path) -> None:
+    ports = Ports(**dict(zip(Ports.__dataclass_fields__, processes.free_ports(7), strict=True)))
+    with AirflowApi(f"http://127.0.0.1:{ports.airflow}") as api:
+        services = plan_services(tmp_path, ports, StackOptions(), {}, api)
+    [spark] = [one for one in services if one.launch.name == "spark"]
+    [setting] = [word for word in spark.launch.command if word.startswith("spark.local.dir=")]
+    (left := Path(setting.partition("=")[2]) / "blockmgr-1").mkdir(parents=True)
+
+    spark.prepare()
+
+    assert not left.exists()

@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -192,12 +193,15 @@ def test_a_spark_that_has_lost_its_shuffle_files_lives_on(tmp_path: Path) -> Non
 
 
 LOSES_ITS_JVM = """
+import pathlib, tempfile
 from sluice.spark.session import local_session
 from sluice.spark.stage import failure_cause
 
 session = local_session(cores=1, driver_memory="1g")
 spark = session.__enter__()
 jvm = spark.sparkContext._gateway.proc
+[folder] = pathlib.Path(tempfile.gettempdir()).glob("sluice-spark-*")
+assert any(one.name.startswith("blockmgr-") for one in folder.iterdir())
 jvm.kill()
 jvm.wait()
 try:
@@ -226,16 +230,19 @@ except ConfigurationError as error:
     ],
 )
 def test_a_jvm_that_is_not_there_is_named_with_what_it_needs(script: str, words: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as short:  # A socket's path has to fit into 108 bytes.
+        run = subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": short},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        left = [path.name for path in Path(short).glob("sluice-*")]
 
     assert words in run.stdout, run.stderr
+    assert left == []
 
 
 @pytest.fixture(name="mute")

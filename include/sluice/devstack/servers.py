@@ -50,6 +50,7 @@ _POLL_S = 0.2
 SPARK_SERVICE = "spark"
 SPARK_START_TIMEOUT_S = 180.0  # 9 s on a quiet machine; minutes on a loaded one.
 _MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_SCRATCH = "local"
 _TASK_ATTEMPTS = 4  # The default of a cluster; plain local[n] never retries.
 
 POSTGRES_SERVICE = "postgres"
@@ -180,6 +181,11 @@ def spark_launch(settings: SparkSettings, *, sluice_dir: Path, env: Mapping[str,
     )
 
 
+def clear_scratch(sluice_dir: Path) -> None:
+    """Delete the shuffles and blocks that a Spark left which was killed."""
+    shutil.rmtree(sluice_dir / "spark" / _SCRATCH, ignore_errors=True)
+
+
 def spark_home() -> Path:
     """Return the folder of the pip package, without importing it."""
     spec = find_spec("pyspark")
@@ -198,7 +204,7 @@ def _spark_properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.ui.port": str(settings.ui_port),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
-        "spark.local.dir": str(folder / "local"),
+        "spark.local.dir": str(folder / _SCRATCH),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.sql.session.timeZone": "UTC",

@@ -420,6 +420,7 @@ def plan_services(
             launch=_kept(servers.spark_launch(spark, sluice_dir=sluice_dir, env=env)),
             is_ready=lambda: accepts_connections(ports.spark),
             start_timeout_s=servers.SPARK_START_TIMEOUT_S,
+            prepare=lambda: servers.clear_scratch(sluice_dir),
         ),
         ServicePlan(
             launch=airflow_launch(airflow, sluice_dir=sluice_dir, env=env),

@@ -65,7 +65,7 @@ from sluice.local.given import (
 )
 from sluice.operators.changes import behind
 from sluice.spark.checking import check_pipeline
-from sluice.spark.jvm import find_java
+from sluice.spark.jvm import find_java, owned_folder
 from sluice.spark.session import SETTINGS, local_session, with_our_settings
 from sluice.spark.stage import AcknowledgedStage, run_stage
 from sluice.state.segments import StateSchema, to_frame
@@ -281,7 +281,7 @@ def prepared_pipeline(
     check_sinks_apart(pipeline, params, os.environ)
     with (
         session_of(spark) as session,
-        tempfile.TemporaryDirectory(prefix="sluice-local-", ignore_cleanup_errors=True) as folder,
+        owned_folder("sluice-rows-") as folder,
     ):
         fitting = {
             uid: source_rows(uid, rows[uid], declared_rows(node, params, session), node.event_time)
@@ -293,7 +293,7 @@ def prepared_pipeline(
             params=params,
             bounded=bounded,
             spark=session,
-            folder=Path(folder),
+            folder=folder,
         )
 
 

@@ -1,23 +1,30 @@
-"""The Java that runs Spark, and the archive of its classes.
+"""The Java that runs Spark, the archive of its classes, and the folder of its temporary files.
 
 Java is found and checked, or an error says what to install.  With the archive a JVM of ``sluice
 run`` starts with a third less CPU.  The JVM that finds none writes one when it ends, in the
 background, for the next run (class data sharing, JEP 350).  It is a file of some 160 MB per Spark,
 Java and classpath in the user's cache folder.  No run needs it: the JVM passes over one that is not
 of its own classes, and what cannot be written is not written.
+
+A JVM that is killed leaves its temporary files: shuffles, blocks, native libraries.  So they lie in
+a folder that has an owner, and the next JVM deletes those whose owner is gone.
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from sluice.errors import ConfigurationError
@@ -41,6 +48,10 @@ OPTIONS = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 _DECIDED = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare")
 WRITTEN_WITHIN_S = 3600  # A writer that took longer was killed.
 KEPT_UNUSED_S = 30 * 24 * 3600
+
+_TEMPORARY = "java.io.tmpdir"
+# What a shell would not split.  Sockets lie there, too, whose paths the system limits to 108 bytes.
+_USABLE_FOLDER = re.compile(r"[\w./+-]{1,60}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,3 +194,62 @@ def _unfinished(archive: Path) -> Path:
 
 def _claim(archive: Path) -> Path:
     return archive.with_suffix(".claim")
+
+
+def temporary_option(env: Mapping[str, str]) -> str:
+    """The JVM's option to keep its temporary files in a folder that this process owns; empty if it
+    has another one by its options, or if there is no folder whose name it could take.
+    """
+    given = " ".join(env.get(name, "") for name in OPTIONS)
+    folder = "" if _TEMPORARY in given else _folder_until_exit(os.getpid())
+    return f"-D{_TEMPORARY}={folder}" if _USABLE_FOLDER.fullmatch(folder) else ""
+
+
+@cache  # A JVM lives as long as the process that started it, whatever sessions come and go.
+def _folder_until_exit(_process: int) -> str:
+    stack = ExitStack()
+    try:
+        folder = stack.enter_context(owned_folder("sluice-spark-"))
+    except OSError:
+        return ""
+    atexit.register(stack.close)
+    return str(folder)
+
+
+@contextmanager
+def owned_folder(prefix: str, place: Path | None = None) -> Iterator[Path]:
+    """A new folder for the block in *place*, or in the folder for temporary files.
+
+    It has an owner: the process that holds its lock, until it ends in whatever way.  Those with
+    *prefix* that have lost theirs are deleted.
+    """
+    place = place or Path(tempfile.gettempdir())
+    for left in place.glob(f"{prefix}*"):
+        with suppress(OSError), _locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        with ExitStack() as lock:
+            with suppress(OSError):  # A file system without locks.
+                lock.enter_context(_locked(folder, waits=True))
+            if folder.exists():  # Another process may have seen it before it had an owner.
+                try:
+                    yield folder
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return
+
+
+@contextmanager
+def _locked(folder: Path, *, waits: bool = False) -> Iterator[None]:
+    """The lock of this user's *folder*.  Raises OSError if another process has it, unless it
+    *waits*.
+    """
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(number).st_uid != os.getuid():
+            raise PermissionError(f"{folder} is another user's")
+        fcntl.flock(number, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(number)

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from sluice.errors import ConfigurationError
 from sluice.extras import SPARK, require_installed
-from sluice.spark.jvm import LOCALES, archive_option, java_executable
+from sluice.spark.jvm import LOCALES, archive_option, java_executable, temporary_option
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -178,6 +178,7 @@ def _java_options(*, archives: bool, rows: bool) -> str:
     import pyspark
 
     options = f"{_LOGGING} {JVM_OPTIONS if rows else _JVM_OPTIONS_WITHOUT_ROWS}"
+    options = f"{options} {temporary_option(os.environ)}".rstrip()
     if not archives:
         return options
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)

@@ -1,4 +1,6 @@
-"""The archive of Spark's classes is written once, by one run, and read when it is whole."""
+"""The archive of Spark's classes is written once, by one run, and read when it is whole; temporary
+files have an owner.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from sluice.spark.jvm import KEPT_UNUSED_S, WRITTEN_WITHIN_S, archive_option
+from sluice.spark import jvm
+from sluice.spark.jvm import (
+    KEPT_UNUSED_S,
+    WRITTEN_WITHIN_S,
+    archive_option,
+    owned_folder,
+    temporary_option,
+)
 
 WHOLE, CUT_OFF = b"\xf0\x0b\xab\xa8 classes", b"\0\0\0\0 classes"
 
@@ -90,3 +99,30 @@ def test_no_run_needs_it(tmp_path: Path, env: dict[str, str]) -> None:
 def test_a_folder_whose_name_a_command_line_would_split_has_none(tmp_path: Path) -> None:
     assert option(tmp_path, XDG_CACHE_HOME=str(tmp_path / "my cache")) == ""
     assert list((tmp_path / "my cache" / "sluice").glob("*.claim")) == []
+
+
+def test_a_temporary_folder_is_deleted_with_its_block_or_by_the_next_owner(tmp_path: Path) -> None:
+    (tmp_path / "mine-left" / "blocks").mkdir(parents=True)
+    (tmp_path / "mine-file").touch()
+    (tmp_path / "mine-link").symlink_to(tmp_path / "jdk")
+    (tmp_path / "yours-left").mkdir()
+
+    with owned_folder("mine-", tmp_path) as first, owned_folder("mine-", tmp_path) as second:
+        there = {path for path in tmp_path.iterdir() if path.is_dir() and "-" in path.name}
+        assert there == {first, second, tmp_path / "yours-left", tmp_path / "mine-link"}
+
+    assert not first.exists()
+    assert not second.exists()
+    assert (tmp_path / "jdk" / "release").exists()
+
+
+def test_a_jvm_keeps_its_temporary_files_where_its_options_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert temporary_option({"SPARK_SUBMIT_OPTS": "-Djava.io.tmpdir=/scratch"}) == ""
+
+    monkeypatch.setattr(jvm, "_folder_until_exit", lambda _: "/tmp/sluice")
+    assert temporary_option({}) == "-Djava.io.tmpdir=/tmp/sluice"
+    for no_option in ("/with blanks", "/tmp/" + "long/" * 12):
+        monkeypatch.setattr(jvm, "_folder_until_exit", lambda _, it=no_option: it)
+        assert temporary_option({}) == ""
