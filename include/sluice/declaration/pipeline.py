@@ -850,10 +850,12 @@ class Stream:
             )
         timeless = self.pipeline.timeless_source(self.producer)
         if timeless is not None:
+            own = self.pipeline.sources[timeless].event_time
+            fix = f"give it one: source({timeless!r}, ..., event_time='column', idle_after=...)"
             raise ConfigurationError(
                 f"{self.producer!r} reads {timeless!r} without event time, and that source never "
-                f"ends, so it would hold back {column!r} for ever; give it one: "
-                f"source({timeless!r}, ..., event_time='column', idle_after=...)"
+                f"ends, so it would hold back {column!r} for ever; "
+                f"{fix if own is None else f'its select() leaves out {own!r}: select it, too'}"
             )
         check_columns([column], f"event_time() of {self.producer!r}")
         bound_ms = milliseconds(out_of_orderness)

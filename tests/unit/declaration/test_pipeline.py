@@ -77,9 +77,10 @@ def a_table_of_another_pipeline() -> None:
     rows.lookup("known", tables[1], on="a", add=("b",))
 
 
-def a_join_with(*, bounded: bool) -> Stream:
+def a_join_with(*, bounded: bool, event_time: str | None = None) -> Stream:
     events = a_stream()
-    names = events.pipeline.source("names", Files("/names", bounded=bounded))
+    spec = Files("/names", bounded=bounded)
+    names = events.pipeline.source("names", spec, event_time=event_time).select("b")
     joined = events.key_by("a").join("both", names.key_by("b"))
     return joined.transform("passed", same) if bounded else joined
 
@@ -184,7 +185,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "event time beside a source without": (
         lambda: a_join_with(bounded=False).event_time("at"),
-        "'both' reads 'names' without event time, and that source never ends, so",
+        "'both' reads 'names' without event time, and that source never ends, so .* give it one: ",
+    ),
+    "event time beside a source whose own is left out": (
+        lambda: a_join_with(bounded=False, event_time="since").event_time("at"),
+        "'both' reads 'names' without event time, .*; its select.* leaves out 'since': select it, ",
     ),
     "hops that do not fit": (
         lambda: Hopping(timedelta(seconds=3), timedelta(seconds=10)),
