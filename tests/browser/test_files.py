@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 from sluice_airflow.plugin import FOLDER, FOREVER, PAGES_PREFIX, VIEWS, PagesApp, digest_of
 from sluice_airflow.rest.app import create_app
-from tests.house import failure_reasons_json, figures_js
 
 # What is shown before each test builds Airflow's whole API, where no file did before this one.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -108,18 +107,6 @@ def test_a_changed_file_has_another_address(tmp_path: Path) -> None:
     page.write_text("two")
 
     assert digest_of(tmp_path) != before
-
-
-def test_the_reasons_are_those_of_the_documentation() -> None:
-    shipped, made = failure_reasons_json.SHIPPED.read_text(), failure_reasons_json.written()
-
-    assert shipped == made, "python -m tests.house.failure_reasons_json"
-
-
-def test_the_figures_are_those_of_the_records() -> None:
-    assert figures_js.SHIPPED.read_text() == figures_js.written(), (
-        "python -m tests.house.figures_js"
-    )
 
 
 def test_how_long_ago_a_moment_is_is_told_in_one_place() -> None:

@@ -1,4 +1,6 @@
-"""Every reason and every error that a person can be shown has its section in the page."""
+"""Every reason and every error that a person can be shown has its section in the page; the pages
+ship what the documentation and the records say.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import pytest
 from sluice.core import failures
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import FAILURE_REASONS, CheckpointFailureReason, Page, page_of
+from tests.house import failure_reasons_json, figures_js
 from tests.house.test_links import titled
 from tests.house.test_repository import REPOSITORY, tracked
 
@@ -109,3 +112,15 @@ def test_an_error_of_any_module_would_be_found() -> None:
     """Errors are also declared outside of ``sluice.errors``."""
     assert {"CorruptSegment", "NotWholeError", "Unexpected"} < errors()
     assert Path(PAGE).is_file()
+
+
+def test_the_reasons_are_those_of_the_documentation() -> None:
+    shipped, made = failure_reasons_json.SHIPPED.read_text(), failure_reasons_json.written()
+
+    assert shipped == made, "python -m tests.house.failure_reasons_json"
+
+
+def test_the_figures_are_those_of_the_records() -> None:
+    assert figures_js.SHIPPED.read_text() == figures_js.written(), (
+        "python -m tests.house.figures_js"
+    )
