@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from harness.jobs import a_running_job
 from sluice.cli.main import main
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.job.job import Job
 from sluice.state_processor import open_state
+from sluice.surface.state import StateTable
 from tests.cli.conftest import Answer, Sluice
 from tests.subtasks import a_savepoint as a_savepoint_of_records
 from tests.unit.state_processor.jobs import STAGE, a_job_of_two_epochs, a_pipeline, counted
@@ -64,6 +69,20 @@ def test_keys_are_dropped_or_all_that_the_stage_remembers(job: Job, sluice: Slui
     for name in ("cleared", "removed"):
         error = sluice("state", "read", "auctions", name, STAGE).error
         assert "no keyed state in checkpoint 2" in error
+
+
+def test_rows_are_printed_in_the_json_that_sinks_write(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pl.DataFrame({"share": [math.nan, None]})
+    monkeypatch.setattr(StateTable, "frame", lambda *_: rows)
+    monkeypatch.setattr(ManifestTable, "read", lambda _: rows.to_arrow())
+
+    state = sluice("state", "read", "auctions", "before", STAGE, "--json").json
+    malformed = sluice("side-output", "auctions", f"{STAGE}.malformed").out
+
+    assert state == [{"share": "NaN"}, {"share": None}]
+    assert [json.loads(line) for line in malformed.splitlines()] == state
 
 
 def test_what_one_root_has_goes_into_another(job: Job, sluice: Sluice) -> None:

@@ -32,6 +32,7 @@ from sluice.cli.options import (
     print_json,
 )
 from sluice.cli.show import checkpoint_table
+from sluice.connectors.json_rows import check_json_types, encoded, json_objects
 from sluice.coordinator.restore import restore, stop
 from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.submission import TableConsent, check_sources, configure, submit
@@ -421,7 +422,11 @@ def final_table(job: Job, params: Mapping[str, str], sink: str | None = None) ->
 
 
 def write_result(table: pa.Table, path: Path) -> None:
-    """Write Parquet, JSON (an array of rows; times as ISO 8601 in UTC) or CSV, by the ending."""
+    """Write Parquet, JSON (an array of rows, see ``json_rows``) or CSV, by the ending.
+
+    Raises:
+        ConfigurationError: JSON has no form for a column, or for one of its values.
+    """
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
@@ -431,7 +436,8 @@ def write_result(table: pa.Table, path: Path) -> None:
 
         pyarrow.csv.write_csv(table, path)
     else:
-        raw = msgspec.json.encode(table.to_pylist())
+        check_json_types(table.schema, f"--output {path}")
+        raw = encoded(json_objects(table))
         path.write_bytes(msgspec.json.format(raw, indent=1) + b"\n")
 
 

@@ -28,6 +28,7 @@ from sluice.cli.options import (
     print_table,
     watermark,
 )
+from sluice.connectors.json_rows import encode_lines
 from sluice.coordinator.garbage import find_orphans
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.failures import FAILURE_REASONS, UNKNOWN_CHECKPOINT_ID
@@ -484,8 +485,7 @@ def side_output_rows(
         raise ConfigurationError(
             f"there is no side output {side_output!r}; {job.pipeline.uid} has {', '.join(known)}"
         )
-    for row in open_side_table(job, side_output).read().to_pylist():
-        typer.echo(msgspec.json.encode(row).decode())
+    typer.echo(encode_lines(open_side_table(job, side_output).read()).decode(), nl=False)
 
 
 def journal(

@@ -30,6 +30,7 @@ from sluice.cli.options import (
     watermark,
 )
 from sluice.cli.run import check_result_file, run_log, write_result
+from sluice.connectors.json_rows import json_objects
 from sluice.core.units import size
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
@@ -167,7 +168,7 @@ def read(
         return
     rows = state.frame(limit or SHOWN_ROWS)
     if as_json:
-        print_json(rows.to_dicts())
+        print_json(json_objects(rows.to_arrow()))
         return
     shown = Table(*rows.columns, title=f"{stage} in checkpoint {checkpoint}")
     for row in rows.iter_rows():

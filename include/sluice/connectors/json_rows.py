@@ -89,7 +89,7 @@ def json_values(column: pa.ChunkedArray, name: str) -> list[Any]:
 
 
 def encoded(value: object) -> bytes:
-    """The JSON of one value of ``json_values``."""
+    """The JSON of what ``json_objects`` or ``json_values`` yields."""
     import msgspec
 
     return msgspec.json.encode(value)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -168,7 +169,7 @@ class StatePage(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tables`` are all that the stage has; ``next``: the *offset* of the page behind this one.
     ``stored_rows`` counts what its segments hold, older versions and expired rows included.
-    Bytes are base64, decimals text, periods seconds.
+    Bytes are base64, decimals, NaN and infinities text, periods seconds.
     """
 
     checkpoint: int | str
@@ -307,6 +308,8 @@ def json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
             return base64.b64encode(value).decode()
         case timedelta():
             return value.total_seconds()
+        case float() if not math.isfinite(value):
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
         case Decimal():
             return str(value)
         case _:

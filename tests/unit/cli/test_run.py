@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from datetime import UTC, datetime
+import math
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -21,6 +22,7 @@ from sluice.cli.run import (
     write_result,
 )
 from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+from sluice.connectors.json_rows import encode_lines
 from sluice.declaration.places import VersionedSink
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_result_table
@@ -64,6 +66,37 @@ def test_json_is_an_array_of_rows_with_times_in_utc(tmp_path: Path) -> None:
         {"name": "ü", "bids": 1, "at": "2015-07-15T12:00:00Z"},
         {"name": None, "bids": 2, "at": "2015-07-15T12:00:00Z"},
     ]
+
+
+def test_json_has_the_form_that_sinks_write(tmp_path: Path) -> None:
+    """NaN is not null, instants are in UTC whatever zone their column has, maps are objects."""
+    counts = pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))
+    at = pa.array([NOON], pa.timestamp("us", tz="Europe/Berlin"))
+    table = pa.table({"share": [math.nan], "at": at, "counts": counts, "took": [timedelta(1)]})
+
+    write_result(table, tmp_path / "out.json")
+
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert rows == json.loads(b"[" + encode_lines(table).strip() + b"]")
+    assert rows == [
+        {"share": "NaN", "at": "2015-07-15T12:00:00Z", "counts": {"a": 1}, "took": "P1D"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1], pa.timestamp("ns")), "out.json cannot write column 'at' of type timestamp"),
+        (pa.array([10**18], pa.timestamp("us")), "column 'at' has times outside of the years 1 to"),
+    ],
+)
+def test_what_json_has_no_form_for_is_refused_and_no_file_is_left(
+    tmp_path: Path, column: pa.Array, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        write_result(pa.table({"at": column}), tmp_path / "out.json")
+
+    assert not (tmp_path / "out.json").exists()
 
 
 def test_csv_has_a_header_and_a_row_each(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -279,5 +280,7 @@ def test_a_table_that_is_not_there_is_refused_with_those_that_are() -> None:
 
 def test_what_json_has_no_value_for_is_text() -> None:
     row = {"b": b"\xff", "d": Decimal("1.50"), "t": timedelta(milliseconds=1500), "l": [b"a"]}
+    row["f"] = [math.nan, -math.inf, 0.5]
 
-    assert json_value(row) == {"b": "/w==", "d": "1.50", "t": 1.5, "l": ["YQ=="]}
+    shown = {"b": "/w==", "d": "1.50", "t": 1.5, "l": ["YQ=="], "f": ["NaN", "-Infinity", 0.5]}
+    assert json_value(row) == shown
