@@ -149,6 +149,7 @@ def test_other_options_are_parameters_of_the_pipeline_as_in_a_run(
     [
         (("rewrite", "x", "--set", "nope=1"), "no column 'nope' to set; it has bid_auction, bids"),
         (("rewrite", "x", "--set", "bids"), "--set 'bids' is not understood; write COLUMN=SQL"),
+        (("rewrite", "x", "--set", "bids=1", "--set", "bids = 2"), "'bids' is given twice, as 1 "),
         (("rewrite", "x", "--set", "bids=nope + 1"), "'nope + 1' cannot be computed"),
         (("rewrite", "x", "--set", "bids=bids +"), "'bids +' is no SQL of one row"),
         (("rewrite", "x", "--set", "bids=sum(bids)"), "'sum(bids)' has the aggregate sum()"),
@@ -181,6 +182,10 @@ def test_what_cannot_be_done_is_named(
         (("per_auction=x.parquet", "--replace"), "need the snapshot: give --from"),
         (("per_auction=x.parquet", "--start", "events=1"), "write SOURCE/PARTITION=OFFSET"),
         (("per_auction=x", "--start", "events/nexmark=1", "--from", "1"), "without --from"),
+        (
+            ("per_auction=x", "--start", "events/nexmark=1", "--start", "events/nexmark=2"),
+            "--start 'events/nexmark' is given twice, as 1 and as 2; give it once",
+        ),
     ],
 )
 def test_rows_that_cannot_be_bootstrapped_are_named(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import typer
@@ -32,6 +32,8 @@ from sluice.surface.snapshots import FileDetails
 ROOT_VARIABLE = "SLUICE_ROOT"
 LEAST_COLUMN = 9  # Letters of a table's column, with its border: most words fit.
 DEFAULT_FOLDER = ".sluice/jobs"  # Below the current folder; .gitignore names it.
+
+Word = TypeVar("Word", str, int)
 
 # The flags for what a person may consent to, by the words of the refusals.
 _CHOICES = {
@@ -212,14 +214,14 @@ def parameters(pairs: Sequence[str], extra: Sequence[str]) -> dict[str, str]:
     """Parameters from ``--param name=value`` and from ``--name value`` or ``--name=value``.
 
     Raises:
-        ConfigurationError: one of them is not of these forms.
+        ConfigurationError: one of them is not of these forms, or there twice.
     """
-    given: dict[str, str] = {}
+    given: list[tuple[str, str]] = []
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             raise ConfigurationError(f"--param {pair!r} lacks a value; write --param {pair}=VALUE")
-        given[name] = value
+        given.append((name, value))
     rest = list(extra)
     while rest:
         word = rest.pop(0)
@@ -228,7 +230,19 @@ def parameters(pairs: Sequence[str], extra: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"{word!r} is not understood; write --name VALUE")
         if not separator and not rest:
             raise ConfigurationError(f"--{name} lacks a value")
-        given[name.replace("-", "_")] = value if separator else rest.pop(0)
+        given.append((name.replace("-", "_"), value if separator else rest.pop(0)))
+    return distinct(given, "parameter")
+
+
+def distinct(pairs: Iterable[tuple[str, Word]], what: str) -> dict[str, Word]:
+    """The *pairs* of a name and what is given for it; raises ConfigurationError for one twice."""
+    given: dict[str, Word] = {}
+    for name, word in pairs:
+        if name in given:
+            raise ConfigurationError(
+                f"{what} {name!r} is given twice, as {given[name]} and as {word}; give it once"
+            )
+        given[name] = word
     return given
 
 

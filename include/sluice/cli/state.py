@@ -22,6 +22,7 @@ from sluice.cli.options import (
     OtherPipeline,
     Params,
     apart,
+    distinct,
     moment,
     parameters,
     print_json,
@@ -409,7 +410,8 @@ def rewrite(
     """Write the savepoint NAME: FROM with other values in the keyed state of a stage."""
     from sluice.local.savepoint_tables import setting
 
-    columns = dict(_pair(assignment, "--set", "COLUMN=SQL") for assignment in assignments)
+    pairs = (_pair(assignment, "--set", "COLUMN=SQL") for assignment in assignments)
+    columns = distinct(pairs, "--set: column")
     writer = _writer(job, snapshot, from_root, from_pipeline, parameters(param or [], context.args))
     writer.transform(stage, setting(columns, where), table)
     _print_written(job, writer.write(name, root=to_root), to_root, as_json=as_json)
@@ -528,15 +530,18 @@ def _pair(text: str, what: str, form: str) -> tuple[str, str]:
 
 
 def _starts(texts: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-    starts: dict[str, dict[str, int]] = {}
+    offsets: list[tuple[str, int]] = []
     for text in texts:
         place, _, offset = text.rpartition("=")
-        source, slash, partition = place.partition("/")
-        if not (slash and offset.isdecimal()):
+        if not ("/" in place and offset.isdecimal()):
             raise ConfigurationError(
                 f"--start {text!r} is not understood; write SOURCE/PARTITION=OFFSET"
             )
-        starts.setdefault(source, {})[partition] = int(offset)
+        offsets.append((place, int(offset)))
+    starts: dict[str, dict[str, int]] = {}
+    for place, begin in distinct(offsets, "--start").items():
+        source, _, partition = place.partition("/")
+        starts.setdefault(source, {})[partition] = begin
     return starts
 
 

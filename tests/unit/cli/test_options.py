@@ -20,7 +20,6 @@ from sluice.store.open import StoreLocation
         ([], ["--input", "f.log", "--year=2015"], {"input": "f.log", "year": "2015"}),
         ([], ["--max-bids", "--3"], {"max_bids": "--3"}),
         ([], ["--query=a=b"], {"query": "a=b"}),
-        (["input=a"], ["--input", "b"], {"input": "b"}),
     ],
 )
 def test_parameters_are_read_in_every_form(
@@ -37,6 +36,8 @@ def test_parameters_are_read_in_every_form(
         ([], ["--input"], "--input lacks a value"),
         ([], ["--", "x"], "'--' is not understood"),
         ([], ["-i", "x"], "'-i' is not understood"),
+        (["a=1", "a=2"], [], "parameter 'a' is given twice, as 1 and as 2; give it once"),
+        (["to_day=1"], ["--to-day", "2"], "parameter 'to_day' is given twice, as 1 and as 2"),
     ],
 )
 def test_another_form_is_refused_with_the_right_one(
