@@ -141,8 +141,8 @@ def test_a_value_that_the_other_type_cannot_hold_is_named(sluice: Sluice, tmp_pa
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [
-        ("_delta_log/00000000000000000000.json", "is a table of Delta, whose folder also has"),
-        ("metadata/00000-x.metadata.json", "is a table of Iceberg, whose folder also has"),
+        ("_delta_log/00000000000000000000.json", "so files in it are a table of Delta, and may"),
+        ("metadata/00000-x.metadata.json", "so files in it are a table of Iceberg, and may"),
         ("rows.csv", "'sluice compare' reads Parquet files and FilesTables"),
     ],
 )

@@ -10,7 +10,7 @@ without, or a ``FilesTable`` by its location.  It ends with DIFFERENT unless the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -43,7 +43,7 @@ from sluice.job.job import Job, never_submitted_message
 from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.store.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     import polars as pl
@@ -326,7 +326,6 @@ def _read(place: str, keys: tuple[str, ...], endpoint_url: str | None) -> pl.Dat
         return to_frame(table.read())
     import pyarrow as pa
 
-    _check_no_log(location)
     source = Files(place, "parquet").open({}, endpoint_url)
     try:
         plan = source.plan((), max_records=None, parallelism=1)
@@ -337,17 +336,6 @@ def _read(place: str, keys: tuple[str, ...], endpoint_url: str | None) -> pl.Dat
     source = source.settled(entry.partition for entry in plan.position)
     batches = [batch for piece in plan.slices for batch in source.read(piece)]
     return to_frame(pa.Table.from_batches(batches, source.schema()))
-
-
-def _check_no_log(location: StoreLocation) -> None:
-    """Refuse a table of which a log says which files are its rows, and which were."""
-    store = open_store(replace(location, foreign=True))
-    for kind, log in (("Delta", "_delta_log/"), ("Iceberg", "metadata/")):
-        if any(one.key.endswith(".json") for one in store.list(log)):
-            raise ConfigurationError(
-                f"{location.root} is a table of {kind}, whose folder also has rows of older "
-                "versions; write its newest rows as Parquet elsewhere, and compare those"
-            )
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

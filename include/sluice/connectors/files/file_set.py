@@ -45,6 +45,11 @@ from sluice.store.open import StoreLocation, open_store
 
 # Python's substitute for a byte of a file's name that is not UTF-8; JSON cannot hold it.
 SURROGATE = re.compile("[\ud800-\udfff]")
+# What says which files are the rows of a table, and which were.
+_LOGS = {
+    "Delta": re.compile(r"(?:^|/)_delta_log/\d{20}\.json$"),
+    "Iceberg": re.compile(r"(?:^|/)metadata/[^/]+\.metadata\.json$"),
+}
 HIDDEN = re.compile(r"(?:^|/)(?:\.|_(?![^/]*=))|\._COPYING_$|_\$folder\$$")
 
 # Two slashes in the middle of a path are no scheme.
@@ -67,11 +72,12 @@ class FileSet:
 
     ``location`` is a path of this machine, resolved when the set is built, or a ``file:///``,
     ``s3://`` or ``memory://`` URI.  A bucket has no empty folders: end the URI of a folder that may
-    have no files yet with a slash.
+    have no files yet with a slash.  With ``is_parquet``, a table that has a log is refused.
     """
 
     location: str
     endpoint_url: str | None = None
+    is_parquet: bool = False
 
     def __post_init__(self) -> None:
         if not URI.match(self.location):
@@ -89,7 +95,8 @@ class FileSet:
         Where the location is a single file, those of *known* are among them that are beside it.
 
         Raises:
-            ConfigurationError: there is nothing at the location, or a name that is not UTF-8.
+            ConfigurationError: there is nothing at the location, a name that is not UTF-8, or, with
+                ``is_parquet``, the log of a table.
         """
         parent, name = self._as_file()
         if parent is not None:
@@ -107,6 +114,8 @@ class FileSet:
         is_empty = not start_after or self.is_local
         for file in self._as_folder().list("", start_after=start_after):
             is_empty = False
+            if self.is_parquet:
+                self._check_no_log(file.key)
             if HIDDEN.search(file.key):
                 continue
             if SURROGATE.search(file.key):
@@ -123,6 +132,14 @@ class FileSet:
                 "location (a folder in a bucket that has no file yet is written with a slash at "
                 "its end)"
             )
+
+    def _check_no_log(self, name: str) -> None:
+        for kind, log in _LOGS.items():
+            if name.endswith(".json") and log.search(name):
+                raise ConfigurationError(
+                    f"{self.location} has {name}, so files in it are a table of {kind}, and may "
+                    f"have rows that were removed from it; read them with {kind}Table, not Files"
+                )
 
     def beside(self) -> list[Listed]:
         """The files beside a single one whose names begin with its own; none where it is a folder.

@@ -115,6 +115,7 @@ class ParquetSource(WholeFileSource):
     """The rows of *location*: a file, or every file below a folder."""
 
     _format_name = "Parquet"
+    _is_parquet = True
     _kind = ParquetFile
 
 

@@ -43,7 +43,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
 
 from sluice.connectors.files.file_set import (
     ContentMark,
@@ -137,6 +137,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     shows them, or ``with_folders``.  ``takes_replaced``: see ``Files``.  Where it ``keeps_copies``,
     input may be replaced, and ``copies`` and ``taken_back`` are those of ``KeepingSource``.
     """
+
+    _is_parquet: ClassVar[bool] = False
 
     location: str
     bounded: bool = True
@@ -723,13 +725,13 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
     @property
     def _files(self) -> FileSet:
-        return _files_at(self.location, self.endpoint_url)
+        return _files_at(self.location, self.endpoint_url, is_parquet=self._is_parquet)
 
 
 @lru_cache(maxsize=SOURCES_KEPT)
-def _files_at(location: str, endpoint_url: str | None) -> FileSet:
+def _files_at(location: str, endpoint_url: str | None, *, is_parquet: bool) -> FileSet:
     """The set, which is built once: a source asks for it with each of its files."""
-    return FileSet(location, endpoint_url)
+    return FileSet(location, endpoint_url, is_parquet=is_parquet)
 
 
 def floor_of(position: SourcePosition) -> str:

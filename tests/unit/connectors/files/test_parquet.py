@@ -158,6 +158,30 @@ def test_what_is_no_parquet_file_is_named(tmp_path: Path) -> None:
         ParquetSource(str(tmp_path)).plan((), max_records=1, parallelism=1)
 
 
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("_delta_log/00000000000000000000.json", "Delta"),
+        ("sales/_delta_log/00000000000000000007.json", "Delta"),
+        ("metadata/00000-1f.metadata.json", "Iceberg"),
+    ],
+)
+def test_the_files_of_a_table_with_a_log_are_refused_as_soon_as_it_is_there(
+    tmp_path: Path, log: str, kind: str
+) -> None:
+    """Some of these rows were removed, or never committed."""
+    (tmp_path / log).parent.mkdir(parents=True)
+    write(tmp_path / "a", 0, 5)
+    source = ParquetSource(str(tmp_path), bounded=False)
+    position = source.plan((), max_records=1, parallelism=1).position
+
+    (tmp_path / log).write_text("{}")
+
+    of_it = f"{log}, so files in it are a table of {kind}, and .*; read them with {kind}Table"
+    with pytest.raises(ConfigurationError, match=of_it):
+        source.plan(position, max_records=1, parallelism=1)
+
+
 def test_an_empty_folder_has_no_rows_and_no_columns_yet(tmp_path: Path) -> None:
     source = ParquetSource(str(tmp_path), bounded=False)
 
