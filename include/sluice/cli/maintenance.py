@@ -303,7 +303,10 @@ def compare_tables(
     as_json: AsJson = False,
     endpoint_url: EndpointUrl = None,
 ) -> None:
-    """Compare two tables: rows that TABLE_B lacks, has besides, or has otherwise."""
+    """Compare two tables: rows that TABLE_B lacks, has besides, or has otherwise.
+
+    Times are compared to the microsecond, as stages have them.
+    """
     keys = tuple(dict.fromkeys(key or ()))
     a, b = (_read(place, keys, endpoint_url) for place in (table_a, table_b))
     found = _compared(a, b, keys)
