@@ -40,6 +40,7 @@ from sluice.core.restoring import (
 )
 from sluice.core.state import CoordinatorState
 from sluice.declaration.fingerprints import fingerprints
+from sluice.declaration.operations import SparkCode
 from sluice.errors import (
     ConfigurationError,
     CorruptSegment,
@@ -79,7 +80,26 @@ def plan_restore(
     options = as_chosen(state, target, options)
     if only_generation is not None and isinstance(target, Latest):
         return _plan_restart(job, state, options, configuration)
-    return _plan(job, state, target, options, configuration)
+    decision = _plan(job, state, target, options, configuration)
+    if isinstance(decision, RestoreApproval):
+        problems = _unreadable_results(job, decision, configuration or state.configuration)
+        return _told(job, Stop(problems=problems)) if problems else decision
+    return decision
+
+
+def _unreadable_results(
+    job: Job, decision: RestoreApproval, configuration: JobConfiguration
+) -> tuple[str, ...]:
+    """Types are in no fingerprint, but those of Spark code's result are declared."""
+    kept = [s for s in job.pipeline.stages.values() if isinstance(s.operation, SparkCode)]
+    if not any(stage.is_stateful for stage in kept):
+        return ()
+    from sluice.job.analysis import problems_of_results  # It loads Polars.
+
+    metadata = job.snapshot_metadata(decision.choice.checkpoint_id, decision.choice.origin)
+    if metadata is None:
+        return ()
+    return tuple(problems_of_results(job, metadata, configuration.params))
 
 
 def require_generation(job: Job, state: CoordinatorState, only: int | None) -> None:

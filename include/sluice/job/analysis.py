@@ -212,6 +212,25 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> tuple[str, ..
     return notes_of(changes, consent)
 
 
+def problems_of_results(
+    job: Job, metadata: CheckpointMetadata, params: Mapping[str, str]
+) -> list[str]:
+    """The stages of Spark code that could not read their state in *metadata*, whose declared result
+    says so.  Reads one small file for each.
+    """
+    changes = changes_since(metadata, fingerprints(job.pipeline, params))
+    anew = {one.uid for one in changes if one.becomes in _NOT_READ}
+    found: list[str] = []
+    for uid, stage in job.pipeline.stages.items():
+        if isinstance(stage.operation, SparkCode) and stage.is_stateful and uid not in anew:
+            declared = row_schema(f"stage {uid!r}", stage.operation.schema)
+            columns = {name: of for name, one in declared.items() if (of := _polars(one))}
+            if len(columns) == len(declared):  # Spark knows the others.
+                tables = build_operator(stage, [pl.Schema(columns)]).tables
+                found += _state_problems(job, metadata, uid, tables)
+    return found
+
+
 def _source_columns(uid: str, source: Source) -> ColumnTypes:
     """The columns that stages see, by name; None where only Spark knows the type."""
     schema = empty_frame(source.schema()).schema

@@ -7,6 +7,7 @@ checkpoint timeout a late stage is overtaken, catches up, and loses no row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -28,6 +29,7 @@ from harness.jobs import (
     a_job,
     a_pipeline,
     a_running_job,
+    answer_with,
     keys_of,
     published_records,
     results,
@@ -51,6 +53,7 @@ from sluice.coordinator.restore import (
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.coordinator.savepoints import dispose
 from sluice.coordinator.submission import configure, submit
+from sluice.core.answers import Ack
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import (
     CheckpointingMode,
@@ -61,7 +64,8 @@ from sluice.core.configuration import (
 )
 from sluice.core.events import AttemptStarted
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId, SavepointId
+from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.ids import CheckpointId, SavepointId, SubtaskId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import (
@@ -76,10 +80,13 @@ from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing, fixed_delay
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.results import Upsert
 from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.job.job import Job, open_job
+from sluice.protocol.records import checksum
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
+from sluice.state.segments import encode_segment
 from sluice.store.journal import Head, Journal
 from sluice.store.memory import InMemoryStore
 from sluice.store.open import StoreLocation
@@ -104,6 +111,7 @@ from tests.subtasks import (
     decline,
     finish,
     state_records,
+    table_of,
     take_checkpoint,
     take_checkpoints,
 )
@@ -222,6 +230,59 @@ def test_state_of_a_removed_stage_is_refused_unless_it_may_be_dropped() -> None:
     restore(smaller, Latest(), DROPPED)
 
     assert read_from(smaller, take_checkpoint(smaller)) == list(range(20))
+
+
+def same(rows: Any) -> Any:
+    return rows
+
+
+def with_spark_code(schema: str) -> Pipeline:
+    pipeline = Pipeline("bids", Checkpointing(max_records_per_epoch=10), parallelism=1)
+    events = pipeline.source("events", Nexmark(100))
+    code = pipeline.spark(
+        "code", same, reads={"rows": events}, schema=schema, result=Upsert("record"), version="1"
+    )
+    code.sink("out", FilesTable(upsert_key=("record",)))
+    return pipeline
+
+
+def test_spark_code_that_could_not_read_its_result_is_refused_by_the_restore() -> None:
+    job = a_running_job(with_spark_code("record bigint"))
+    plan = trigger_one(job)
+    body = encode_segment(table_of([1, 2]))
+    segment = SegmentHandle(
+        key="", size_bytes=len(body), rows=2, checksum=checksum(body), inline=body
+    )
+    answer_with(
+        job,
+        plan,
+        [
+            Ack(
+                checkpoint_id=plan.checkpoint_id,
+                subtask=SubtaskId("code", 0),
+                attempt=1,
+                state=(StateHandle(segment=segment, table="rows"),),
+            )
+        ],
+    )
+    finish(job, plan.checkpoint_id)
+    more = replace(job, pipeline=with_spark_code("record bigint, more string"))
+    changed = replace(job, pipeline=with_spark_code("record decimal(20, 0)"))
+
+    restore(more, Latest())
+    planned = plan_restore(changed, Latest())
+
+    problem = (
+        "stage 'code' cannot read its state: key column 'record' was Int64 and is now "
+        "Decimal(precision=20, scale=0), but the columns of a key may not change; restore with the "
+        "former declaration, or give the stage another uid and allow non-restored state"
+    )
+    assert planned == Stop(problems=(problem,))
+    with pytest.raises(
+        RestoreError, match=f"^{re.escape(f'the job cannot be restored: {problem}')}"
+    ):
+        restore(changed, Latest())
+    assert job.state().generation == 2
 
 
 def test_a_removed_stage_without_state_is_skipped() -> None:
