@@ -36,7 +36,11 @@ INPUT, TIME, BOUND = "input", "event time", "out of orderness"
 PARTNERS = "partners"
 _PLURAL = ("bounds", PARTNERS, SHOWN, "keys", ROWS)  # Parts.
 _RENAMED = re.compile(r"\.rename\([^()]*\)")
-_RAISED = re.compile(r"raise_error\('(?:[^'\\]|\\.)*'\)", re.DOTALL)
+# What an error says, or any other text, which may read like one.
+_RAISED = re.compile(
+    r"""(?P<raised>raise_error\('(?:[^'\\]|\\.)*'\))|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""",
+    re.DOTALL,
+)
 
 
 class Becomes(StrEnum):
@@ -73,6 +77,10 @@ EVERY = (PartDifference.ADDED, PartDifference.REMOVED, PartDifference.CHANGED)
 _NUMBERS = (("top_n", "n"),)  # Operators and their parts.
 _OUTER_KINDS = frozenset({"left", "right", "full"})
 _MEAN, _SUM, _COUNT = "avg", "sum", "count"  # The functions of columns, before their arguments.
+
+
+def _without_message(found: re.Match[str]) -> str:
+    return "raise_error()" if found["raised"] else found[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,7 @@ class Fingerprint:
     def __post_init__(self) -> None:
         for texts in ("parts", "columns", "reads"):
             told = getattr(self, texts).items()
-            meant = {name: _RAISED.sub("raise_error()", text) for name, text in told}
+            meant = {name: _RAISED.sub(_without_message, text) for name, text in told}
             object.__setattr__(self, texts, meant)
 
 

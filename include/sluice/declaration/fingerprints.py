@@ -349,10 +349,10 @@ class _Maker:
         own = _duration(stream.out_of_orderness_ms)
         return f"{bounds} and {own}" if stream.out_of_orderness_ms else bounds
 
-    def _value(self, given: str | int | Param) -> str:
+    def _value(self, given: str | int | Param) -> str | int:
         if isinstance(given, Param):
             return self.params.get(given.name, given.default or "")
-        return str(given)
+        return given
 
 
 def _operation(  # noqa: C901 - a case for each operation

@@ -109,16 +109,12 @@ class _Reading:
         elif isinstance(value, _PLAIN) or (isinstance(value, _SHOWN) and value is not UTC):
             yield repr(value)
         elif isinstance(value, Mapping):
-            for key, one in value.items():
-                yield from self.pieces(key)
-                yield from self.pieces(one)
+            for pair in value.items():
+                yield from self._within(pair)
         elif isinstance(value, tuple | list):
-            for one in value:
-                if isinstance(one, tuple | list):
-                    yield f"{len(one)} in one"
-                yield from self.pieces(one)
+            yield from self._within(value)
         elif isinstance(value, set | frozenset):
-            yield from sorted("\0".join(self.pieces(one)) for one in value)
+            yield from sorted("\0".join(self._within((one,))) for one in value)
         elif hasattr(type(value), "__array__"):
             yield from self._of_array(value)
         elif id(value) in self.seen:
@@ -126,6 +122,13 @@ class _Reading:
         else:
             self.seen.add(id(value))
             yield from self._of_object(value)
+
+    def _within(self, values: Iterable[object]) -> Iterator[str]:
+        """The pieces of *values*, which say where one with values of its own ends."""
+        for one in values:
+            if isinstance(one, tuple | list | Mapping | set | frozenset):
+                yield f"{len(one)} in one"
+            yield from self.pieces(one)
 
     def _of_array(self, value: object) -> Iterator[str]:
         """An array, a number or a frame of NumPy, pandas, Polars or Arrow, by NumPy's protocol."""

@@ -71,6 +71,14 @@ def test_what_an_error_says_is_no_meaning_also_in_what_was_written_before() -> N
     assert {one.parts["input"] for one in read} == {"rows.select(k = raise_error(), x)"}
 
 
+def test_a_text_that_reads_like_an_error_is_a_meaning() -> None:
+    texts = [f"rows.select(k = concat('raise_error(', {name}, ')'))" for name in "xy"]
+
+    one, other = (Fingerprint(operator="top_n", parts={"input": text}) for text in texts)
+
+    assert one != other
+
+
 def test_equal_meanings_are_the_same_in_any_order() -> None:
     other = with_columns(ALONE, s="sum(x)", n="count()")
 

@@ -136,6 +136,11 @@ MEANINGS: list[tuple[Declare, Declare, str]] = [
         "input",
     ),
     (
+        lambda s: total(s.transform("t", unchanged, limit=3)),
+        lambda s: total(s.transform("t", unchanged, limit="3")),
+        "input",
+    ),
+    (
         lambda s: total(s.transform("t", unchanged, version="1")),
         lambda s: total(s.transform("t", unchanged, version="2")),
         "input",
