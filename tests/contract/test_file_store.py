@@ -124,6 +124,37 @@ def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
         FileStore(tmp_path).create("a/b", b"x")
 
 
+def test_a_link_to_itself_is_named_with_its_own_cure(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+
+    with pytest.raises(ConfigurationError) as refused:
+        keys_of(FileStore(tmp_path))
+
+    assert str(refused.value) == (
+        f"cannot use the folder {tmp_path}: Too many levels of symbolic links at {tmp_path}/loop; "
+        "the link there leads back to itself: remove it, or have it lead elsewhere"
+    )
+
+
+def test_what_is_closed_within_a_folder_has_a_cure_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open/closed").mkdir(parents=True)
+    scan, closed = os.scandir, [tmp_path / "open/closed", tmp_path / "open"]
+
+    def refused_at(path: Path) -> object:
+        if Path(path) == closed[-1]:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    replace_in(monkeypatch, "sluice.store.folder", "os", scandir=refused_at)
+    with pytest.raises(ConfigurationError, match="may read and write, on a file system with hard"):
+        keys_of(FileStore(tmp_path / "open"))
+    closed.pop()
+    with pytest.raises(ConfigurationError, match="/closed; let this user use that, as the rest"):
+        keys_of(FileStore(tmp_path / "open"))
+
+
 def test_a_full_disk_is_said_at_once_with_its_folder_and_heals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

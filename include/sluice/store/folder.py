@@ -221,17 +221,27 @@ class FileStore:
         try:
             yield
         except OSError as error:
-            where = error.filename or self._folder
+            where = Path(error.filename or self._folder)
             if error.errno in LASTING_ERRORS:
                 raise StoreRefuses(
-                    f"cannot use the folder {self._folder}: {error.strerror} at {where}; make it a "
-                    "folder that this user may read and write, on a file system with hard links, "
-                    "or correct --root"
+                    f"cannot use the folder {self._folder}: {error.strerror} at {where}; "
+                    f"{self._cure(error, where)}"
                 ) from error
             sentence = f"the folder {self._folder} failed: {error.strerror} at {where}"
             if error.errno in FULL:
                 raise StoreFull(f"{sentence}; free space there") from error
             raise StoreUnavailable(sentence) from error
+
+    def _cure(self, error: OSError, where: Path) -> str:
+        if error.errno == errno.ELOOP:
+            return "the link there leads back to itself: remove it, or have it lead elsewhere"
+        is_within = where != self._folder and where.exists()  # What is to be made there is not.
+        if is_within and error.errno in (errno.EACCES, errno.EPERM):
+            return "let this user use that, as the rest of the folder"
+        return (
+            "make it a folder that this user may read and write, on a file system with hard links, "
+            "or correct --root"
+        )
 
 
 @contextmanager
