@@ -33,6 +33,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from requests import RequestException
 
 from harness.gateway import A_PAGE
+from sluice.connectors.iceberg.catalog import CatalogTable
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import CHECKPOINT, BranchLineage, IcebergSink, property_of
@@ -360,8 +361,12 @@ def test_a_value_that_the_table_would_change_is_refused_when_it_is_staged(
 
 
 def test_a_table_that_nobody_made_is_named(tmp_path: Path) -> None:
+    named = CatalogTable("shop.sales", (*properties(tmp_path).items(), ("name", "lake")))
+
     with pytest.raises(ConfigurationError, match=r"no Iceberg table shop\.sales .* create=True"):
         stage(a_sink(tmp_path), 1, rows(1))
+    with pytest.raises(ConfigurationError, match="in the catalog 'lake'; create it"):
+        named.load()
 
 
 def test_a_column_that_was_dropped_does_not_come_back_under_its_name(

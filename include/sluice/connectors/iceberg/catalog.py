@@ -60,8 +60,8 @@ class CatalogTable:
         table = self.find()
         if table is None:
             raise ConfigurationError(
-                f"there is no Iceberg table {self.name} in the catalog; create it, or let the sink "
-                "do so with create=True"
+                f"there is no Iceberg table {self.name} in the catalog "
+                f"{_name_in(self.properties)!r}; create it, or let the sink do so with create=True"
             )
         return table
 
@@ -238,8 +238,8 @@ def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
     from pydantic import ValidationError
     from pyiceberg.catalog import load_catalog
 
-    others = dict(properties)
-    name = others.pop("name", "default")
+    name = _name_in(properties)
+    others = {key: value for key, value in properties if key != "name"}
     try:
         return load_catalog(name, **others)
     except ValidationError:
@@ -250,6 +250,10 @@ def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
             f"{without_secrets(str(error), properties)}; see the catalog's properties in "
             "pyiceberg's documentation"
         ) from None
+
+
+def _name_in(properties: tuple[tuple[str, str], ...]) -> str:
+    return dict(properties).get("name", "default")
 
 
 @dataclass(frozen=True, slots=True)
