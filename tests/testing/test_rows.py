@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from math import inf, isnan, nan
 from typing import Any
 
 import pandas as pd
@@ -180,6 +181,8 @@ NESTED = pa.struct([("town", pa.string()), ("is_open", pa.bool_())])
     ("given", "declared"),
     [
         (pl.Series([0.5]), pa.bool_()),
+        (pl.Series([1e300]), pa.float32()),
+        (pl.Series([[-1e300, nan]]), pa.list_(pa.float32())),
         (pl.Series([1.239]), pa.decimal128(10, 2)),
         (pl.Series([Decimal("12345678901234567890.12")]), pa.float64()),
         (pl.Series([[NOON]]), pa.list_(pa.date32())),
@@ -204,6 +207,10 @@ def test_a_column_of_which_arrow_would_cut_a_value_is_refused(
     [
         (1.5, pa.int64()),
         ([1, 1.5], pa.list_(pa.int64())),
+        ([2**60 + 1, 1.5], pa.list_(pa.int64())),
+        ({"n": (2**60 + 1, 1.5)}, pa.struct([("n", pa.list_(pa.int64()))])),
+        (1e300, pa.float32()),
+        ([{"n": 1e300}], pa.list_(pa.struct([("n", pa.float32())]))),
         ([NOON], pa.list_(pa.date32())),
         ({"town": "a", "street": "b"}, pa.struct([NESTED.field(0)])),
         ([{"town": "a", "n": 0.5}], pa.list_(pa.struct([("n", pa.int8()), NESTED.field(0)]))),
@@ -222,12 +229,34 @@ def test_a_value_of_a_dict_of_which_arrow_would_drop_a_part_is_refused(
     )
 
 
+def test_a_fraction_beside_a_large_number_is_refused() -> None:
+    shape = DeclaredRows(schema=pa.schema([("it", pa.int64())]))
+
+    message = refusal([{"it": 2**60 + 1}, {"it": 1.5}], shape)
+
+    assert message.startswith("row 2 of source 'orders' has 1.5 in column 'it', which is int64")
+
+
+def test_what_is_no_number_stands_beside_a_day_within_a_dict() -> None:
+    of = pa.struct([("day", pa.date32()), ("n", pa.float64())])
+    shape = DeclaredRows(schema=pa.schema([("it", of)]))
+    given = {"day": datetime(2026, 1, 1, tzinfo=UTC), "n": nan}
+
+    (rows,) = read([{"it": given}], shape).chunks
+
+    kept = rows["it"][0].as_py()
+    assert kept["day"] == date(2026, 1, 1)
+    assert isnan(kept["n"])
+
+
 @pytest.mark.parametrize(
     ("value", "declared", "read_as"),
     [
         (1e18, pa.int64(), 10**18),
         (2.0, pa.int32(), 2),
         ([1.0, None], pa.list_(pa.int16()), [1, None]),
+        ([2**60 + 1, 2.0], pa.list_(pa.int64()), [2**60 + 1, 2]),
+        ([inf, None, 0.5], pa.list_(pa.float32()), [inf, None, 0.5]),
         ([1, 2.5], pa.list_(pa.float64()), [1.0, 2.5]),
         ([Decimal("1.5")], pa.list_(pa.decimal128(10, 2)), [Decimal("1.50")]),
         ([NOON.replace(tzinfo=None)], pa.list_(INSTANT), [NOON]),

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.connectors.columns import is_list
 from sluice.connectors.offsets import OffsetSource, Readable
@@ -613,11 +614,22 @@ def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
     ):
         raise ValueError
     found = pa.array(values, dtype)
-    if pa.types.is_integer(dtype) or pa.types.is_nested(dtype):
+    if pa.types.is_integer(dtype) or pa.types.is_float32(dtype) or pa.types.is_nested(dtype):
         with suppress(pa.ArrowNotImplementedError):
             if (given := _as_inferred(values)) is not None:
                 _cast_exactly(given, dtype)
+            elif any(map(_is_cut, values, found.to_pylist())):
+                raise ValueError
     return found
+
+
+def _is_cut(given: Any, kept: Any) -> bool:  # noqa: ANN401 - a user's value
+    """Whether a fraction in *given* is not in what was *kept* of it."""
+    if isinstance(given, Mapping) and isinstance(kept, Mapping):
+        return any(_is_cut(given[name], of) for name, of in kept.items() if name in given)
+    if isinstance(given, list | tuple) and isinstance(kept, list):
+        return any(map(_is_cut, given, kept))
+    return isinstance(given, float) and isinstance(kept, int) and given != kept
 
 
 def _as_inferred(values: Sequence[Any]) -> pa.Array | None:
@@ -664,31 +676,39 @@ def cast_column(
 
 
 def _cast_exactly(given: _Column, dtype: pa.DataType) -> _Column:
-    """*given* as *dtype*; Arrow makes a day of any time of it, and true of any number but 0."""
-    found = kept = given.cast(dtype)
-    is_rounded = pa.types.is_decimal(dtype) and pa.types.is_floating(given.type)
-    if is_rounded:  # By its digits: Arrow's double of a decimal may be the one beside the nearest.
-        kept = found.cast(pa.string())
-    may_be_cut = is_rounded or _may_be_cut(given.type, dtype)
-    if may_be_cut and not kept.cast(given.type).equals(given):
+    """*given* as *dtype*; Arrow makes a day of any time of it, true of any number but 0, and an
+    infinity of a double that no float is.
+    """
+    found = given.cast(dtype)
+    columns = ([given], [found]) if isinstance(given, pa.Array) else (given.chunks, found.chunks)
+    if not all(map(_is_kept, *columns)):
         raise pa.ArrowInvalid("a part of a value would be lost")
     return found
 
 
-def _may_be_cut(of: pa.DataType, to: pa.DataType) -> bool:
-    """Whether Arrow casts a value, also one within another, without a word where a part is lost."""
-    types = pa.types
+def _is_kept(given: pa.Array, found: pa.Array) -> bool:
+    """Whether *found*, which Arrow cast *given* to, has all that was in it."""
+    of, to, types = given.type, found.type, pa.types
     if is_list(of) and is_list(to):
-        return _may_be_cut(of.value_type, to.value_type)
+        return _is_kept(given.flatten(), found.flatten())
     if types.is_struct(of) and types.is_struct(to):
-        kept = {field.name: field.type for field in to}
-        return any(f.name not in kept or _may_be_cut(f.type, kept[f.name]) for f in of)
+        kept = dict(zip((field.name for field in to), found.flatten(), strict=True))
+        return all(
+            _is_kept(one, kept[field.name]) if field.name in kept else one.null_count == len(one)
+            for field, one in zip(of, given.flatten(), strict=True)
+        )
+    if types.is_float32(to) and types.is_float64(of):
+        return bool(pc.is_finite(given).equals(pc.is_finite(found)))
+    if types.is_decimal(to) and types.is_floating(of):
+        # By its digits: Arrow's double of a decimal may be the one beside the nearest.
+        return bool(found.cast(pa.string()).cast(of).equals(given))
     is_number = types.is_integer(of) or types.is_floating(of)
-    return bool(
+    may_be_cut = (
         (types.is_date(to) and types.is_timestamp(of))
         or (types.is_boolean(to) and is_number)
         or (types.is_floating(to) and types.is_decimal(of))
     )
+    return not may_be_cut or bool(found.cast(of).equals(given))
 
 
 def as_spark_has_it(dtype: pa.DataType) -> pa.DataType:
