@@ -86,8 +86,12 @@ def check_row_wise(owner: str, sql: str) -> None:
     """Check that *sql* reads no other row than the one that it is computed for.
 
     Raises:
-        ConfigurationError: *sql* has an aggregate, a window function or a query in it.
+        ConfigurationError: *sql* has an aggregate, a window function or a query in it, or is empty.
     """
+    if not any(tokens(sql)):
+        raise ConfigurationError(
+            f"{owner} has {sql!r}, which computes nothing; name a column, or write SQL"
+        )
     across = across_rows(sql)
     if across is not None:
         raise ConfigurationError(

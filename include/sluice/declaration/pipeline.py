@@ -122,7 +122,8 @@ _NO_STREAMS: Mapping[str, Stream] = MappingProxyType({})
 _ADDED = results.Append()
 
 Parallelism: TypeAlias = Annotated[int, NumberLimits(1, UPPER_BOUND_MAX_PARALLELISM)]
-Number: TypeAlias = Annotated[int, NumberLimits(1)]  # Of rows that a stage keeps.
+# Of rows that a stage keeps; a rank is an int.
+Number: TypeAlias = Annotated[int, NumberLimits(1, 2**31 - 1)]
 
 
 @checked_methods("source", "spark", "spark_results", "spark_sql", "hook")
@@ -1014,7 +1015,11 @@ class KeyedStream:
         Best is the largest ``by``, of equal ones the smallest ``ties_by``.  Where rows are updated,
         ``unique`` says which columns identify one.
         """
-        operation = ops.TopN(n=n, by=by, ties_by=_names(ties_by), unique=_names(unique))
+        ties, identity = (
+            _once(f"top_n {uid!r}", name, of)
+            for name, of in (("ties_by", ties_by), ("unique", unique))
+        )
+        operation = ops.TopN(n=n, by=by, ties_by=ties, unique=identity)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def latest(
@@ -1030,7 +1035,9 @@ class KeyedStream:
         Of rows that are equal in it the one wins that is larger in the first of the other columns
         in which they differ, whatever the order in which they came.
         """
-        operation = ops.Latest(by=_names(by))
+        if by == ():
+            raise ConfigurationError(f"latest {uid!r} goes by no column; name one: by='at'")
+        operation = ops.Latest(by=_once(f"latest {uid!r}", "by", by))
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def deduplicate(
@@ -1137,6 +1144,11 @@ class KeyedStream:
         """
         check_columns(dict.fromkeys((*self.keys, *state)), f"the state of stage {uid!r}")
         check_columns(result, f"the result of stage {uid!r}")
+        if not result:
+            raise ConfigurationError(
+                f"stage {uid!r} has no column in its result, which no sink could write; name one: "
+                "result={'visits': int}"
+            )
         _check_types(uid, {**state, **result})
         operation = ops.Process(function=function, state=state, result=result, version=version)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
@@ -1427,8 +1439,16 @@ def _spelt_as_keys(spec: SinkSpec, kind: Kind) -> SinkSpec:
     return replace(spec, upsert_key=key) if is_declared and key != spec.upsert_key else spec
 
 
-def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else columns
+def _once(owner: str, argument: str, columns: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Raises ConfigurationError if a name in *columns* is empty, or there twice."""
+    names = (columns,) if isinstance(columns, str) else columns
+    lowered = [name.lower() for name in names]
+    if "" in names or len({*lowered}) < len(names):
+        raise ConfigurationError(
+            f"{owner} has {argument}={columns!r}, which names "
+            f"{'no column' if '' in names else 'a column twice'}; name each once"
+        )
+    return names
 
 
 def _check_pipeline(owner: str, one: Stream, other: Stream) -> None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_columns
+from sluice.declaration.sql_tree import tokens
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -98,10 +99,15 @@ class ReplacePartitions:
     where: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.partitions or len({*self.partitions}) < len(self.partitions):
+        if not _are_distinct(self.partitions):
             raise ConfigurationError(
                 f"ReplacePartitions({self.partition_by!r}) names no column, or one twice; name the "
                 "columns whose values say which rows are replaced together"
+            )
+        if self.where is not None and not any(tokens(self.where)):
+            raise ConfigurationError(
+                f"ReplacePartitions() has where={self.where!r}, which computes nothing; write a "
+                "condition on the partitions, or leave where out"
             )
         if self.key is not None:
             _check_key(self)
@@ -128,11 +134,15 @@ Result: TypeAlias = Append | Kept
 
 def _check_key(result: Kept) -> None:
     columns = _columns(result.key)
-    if not columns or len({*columns}) < len(columns):
+    if not _are_distinct(columns):
         raise ConfigurationError(
             f"{type(result).__name__}(key={result.key!r}) names no column, or one twice; name the "
             "columns in which no two rows of the result are equal"
         )
+
+
+def _are_distinct(columns: tuple[str, ...]) -> bool:
+    return bool(columns) and all(columns) and len({*columns}) == len(columns)
 
 
 def _columns(key: str | tuple[str, ...] | None) -> tuple[str, ...]:

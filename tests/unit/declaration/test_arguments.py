@@ -203,7 +203,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no rows of a window": (
         lambda: source().window_top_n("t", HOUR, 0, by="n"),
-        "window_top_n('t'): n is 0; use 1 or more",
+        "window_top_n('t'): n is 0; use 1 to 2147483647",
     ),
     "no fraction": (
         lambda: agg.percentile("v", float("nan")), "percentile('v'): fraction is nan; use 0 to 1"

@@ -302,6 +302,61 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: looked_up(on={"a": " "}),
         "lookup 'known' has an empty text for 'a'; name a column of the table",
     ),
+    "a condition that is empty": (
+        lambda: a_stream().where(" "),
+        r"where\(\) of 'events' has ' ', which computes nothing; name a column, or write SQL",
+    ),
+    "a column that is a comment": (
+        lambda: a_stage().select("a", "/* b */"),
+        r"select\(\) of 'parse' has '/\* b \*/', which computes nothing",
+    ),
+    "a key of an empty text": (
+        lambda: a_stream().key_by(a=""),
+        r"key_by\(\) of 'events' has '', which computes nothing",
+    ),
+    "an aggregate of an empty text": (
+        lambda: a_stream().key_by("a").aggregate("n", s=agg.sum("")),
+        "'s' of stage 'n' has '', which computes nothing",
+    ),
+    "an aggregate of rows with an empty text": (
+        lambda: a_stream().key_by("a").aggregate("n", s=agg.count(where="")),
+        "'s' of stage 'n' has '', which computes nothing",
+    ),
+    "the latest by one column twice": (
+        lambda: a_stream().key_by("a").latest("n", by=("at", "At")),
+        r"latest 'n' has by=\('at', 'At'\), which names a column twice; name each once",
+    ),
+    "the latest by no column": (
+        lambda: a_stream().key_by("a").latest("n", by=()),
+        "latest 'n' goes by no column; name one: by='at'",
+    ),
+    "more rows than a rank counts": (
+        lambda: a_stream().key_by("a").top_n("n", 2**31, by="b"),
+        r"top_n\('n'\): n is 2147483648; use 1 to 2147483647",
+    ),
+    "ties by an empty text": (
+        lambda: a_stream().key_by("a").top_n("n", 3, by="b", ties_by=""),
+        "top_n 'n' has ties_by='', which names no column; name each once",
+    ),
+    "rows that one column identifies twice": (
+        lambda: a_stream().key_by("a").top_n("n", 3, by="b", unique=("c", "c")),
+        r"top_n 'n' has unique=\('c', 'c'\), which names a column twice",
+    ),
+    "a function of states alone": (
+        lambda: a_keyed_stream().process("n", same, state={"n": int}, result={}),
+        "stage 'n' has no column in its result, which no sink could write; name one",
+    ),
+    "a result by a key of an empty text": (
+        lambda: results.Upsert(""), r"Upsert\(key=''\) names no column, or one twice"
+    ),
+    "a result by partitions of an empty text": (
+        lambda: results.ReplacePartitions(("day", "")),
+        r"ReplacePartitions\(\('day', ''\)\) names no column, or one twice",
+    ),
+    "a result of an empty condition": (
+        lambda: results.ReplacePartitions("day", where=" "),
+        r"ReplacePartitions\(\) has where=' ', which computes nothing; write a condition",
+    ),
     "idle at once": (
         lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
         r"source\('s'\): idle_after is 0; use 1 ms or more",
@@ -398,7 +453,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "empty key": (lambda: a_stage().key_by(), r"key_by\(\) needs at least one column"),
     "top 0": (
         lambda: a_stage().key_by("a").top_n("best", 0, by="n", unique="a"),
-        r"top_n\('best'\): n is 0; use 1 or more",
+        r"top_n\('best'\): n is 0; use 1 to 2147483647",
     ),
     "no aggregate": (
         lambda: a_stage().key_by("a").aggregate("sums"),
