@@ -52,6 +52,9 @@ _LOGS = {
 }
 HIDDEN = re.compile(r"(?:^|/)(?:\.|_(?![^/]*=))|\._COPYING_$|_\$folder\$$")
 
+# What rotation appends to the name of a log, and a compressor to that.
+ROTATED = re.compile(r"[.-]\d[\d._T-]*?(\.(?:gz|bz2|xz|zst))?")
+
 # Two slashes in the middle of a path are no scheme.
 URI = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -151,6 +154,30 @@ class FileSet:
             return []
         found = list(takewhile(lambda one: "/" not in one.key, parent.list(name)))
         return found if found and (found[0].key == name or self.is_local) else []
+
+    def rotated_since(self, known: Collection[str], files: Collection[Listed]) -> list[Listed]:
+        """The files that were the single one after all of those *known* beside it, and before those
+        of *files*: it was rotated several times since the plan before.
+
+        Their names are its own but for numbers, and they were written later; what rotation had left
+        before the first plan was not.
+        """
+        _, own_name = self._as_file()
+        was_rotated = self.is_local and any(name != own_name for name in known)
+        beside = self.beside() if was_rotated else []
+        read = [file.modified_ms for file in beside if file.key in known and file.key != own_name]
+        if not read:
+            return []
+        ids, there = {file.file_id for file in files}, {file.key for file in beside}
+        return [
+            file
+            for file in beside
+            if file.file_id not in ids
+            and file.key not in known
+            and (rotated := ROTATED.fullmatch(file.key.removeprefix(own_name)))
+            and (not rotated[1] or file.key.removesuffix(rotated[1]) not in there)
+            and file.modified_ms > max(read)
+        ]
 
     def find(self, name: str) -> Listed | None:
         """One file, without a listing of the others."""

@@ -538,9 +538,11 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     ) -> tuple[list[Listed], Mapping[str, PartitionOffset]]:
         """See ``_followed``: the folder may have been listed while a file was renamed."""
         try:
-            return self._followed(read)
+            files, now = self._followed(read)
         except LostFileError:
-            return self._followed(read)
+            files, now = self._followed(read)
+        later = self._files.rotated_since(now, files)
+        return sorted([*files, *later], key=lambda file: file.key) if later else files, now
 
     def _followed(
         self, read: Mapping[str, PartitionOffset]

@@ -12,6 +12,7 @@ import gzip
 import io
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -527,6 +528,7 @@ class RotatedLog:
     @staticmethod
     def _compress(old: Path, new: Path) -> None:
         new.write_bytes(gzip.compress(old.read_bytes()))
+        shutil.copystat(old, new)
         old.unlink()
 
 
@@ -619,6 +621,37 @@ def test_a_single_file_is_followed_to_its_name_beside_it(tmp_path: Path) -> None
     read += texts_of(source, plan_all(source, position).slices)
 
     assert sorted(read) == sorted(log.written)
+
+
+@pytest.mark.parametrize("kind", ["rename", "gzip", "date"])
+def test_a_single_file_that_is_rotated_often_between_plans_is_read_whole(
+    tmp_path: Path, kind: str
+) -> None:
+    """But for what it was before the first plan, copies, and the logs of others."""
+    log = RotatedLog(tmp_path / "app.log")
+    source = FilesSource(str(log.path), bounded=False)
+    position: SourcePosition = ()
+    read: list[str] = []
+
+    def write() -> None:
+        log.write(1)
+        os.utime(log.path, (len(log.written), len(log.written)))
+
+    write()
+    log.rotate("rename", keep=9)
+    for rotations in (0, 2, 1, 3, 0):
+        write()
+        barrier = plan_all(source, position)
+        read += texts_of(source, barrier.slices)
+        position = barrier.position
+        assert sorted(read) == sorted(log.written[1:])
+        for _ in range(rotations):
+            log.rotate(kind, keep=9)
+            write()
+        for other in ("app.log2", "app.log.notes", "app.log.1.bak"):
+            (tmp_path / other).write_text("not of the log\n")
+
+    assert not plan_all(source, position).slices
 
 
 def test_a_planned_log_is_read_under_its_new_name(tmp_path: Path) -> None:
