@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from harness.counting_store import CountingStore
-from sluice.connectors.files_table.columns import newest_in_parts
+from sluice.connectors.files_table.columns import MOST_PARTS, newest_in_parts
 from sluice.connectors.files_table.log import TableLog
 from sluice.connectors.files_table.maintenance import LATEST
 from sluice.connectors.files_table.table import ManifestTable
@@ -256,9 +256,12 @@ def test_of_an_upserted_table_one_part_of_its_keys_is_in_memory(
     tenth = sum(file.size_bytes for file in files) // 10
 
     parts = [*newest_in_parts(table._staged, files, ("id", "kind"), tenth)]  # noqa: SLF001
+    most = [*newest_in_parts(table._staged, files, ("id", "kind"), 1)]  # noqa: SLF001
     record = table.compact(target_bytes=tenth // 2)
 
     assert len(parts) >= 10
+    assert len(most) == MOST_PARTS
+    assert pa.concat_tables(most).sort_by("id").to_pylist() == before
     assert max(part.num_rows for part in parts) < len(before) // 4
     assert pa.concat_tables(parts).sort_by("id").to_pylist() == before
     assert record is not None

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
     from sluice.connectors.files_table.delta_view import DeltaView
 
+MOST_PARTS = 200  # Each is an open file, of which a process may have 1,024.
+
 _DELTA = "delta-"
 _FLOAT_BITS = {"float": 24, "double": 53}  # The bits of whole numbers that floats hold exactly.
 
@@ -211,14 +213,16 @@ def read_chain(
 def newest_in_parts(
     files: StagedFiles, wanted: Sequence[RowFile], upsert_key: Sequence[str], part_bytes: int
 ) -> Iterator[pa.Table]:
-    """The rows of ``read_chain`` in parts, each of the keys of about so many bytes of *wanted*.
+    """The rows of ``read_chain`` in parts, each of the keys of about so many bytes of *wanted*, or
+    of more if there were too many parts.
 
     One file and one part are in memory at a time: the others lie on this machine's disk, under no
     name, so that none is left by a process that is killed.
     """
+    import numpy as np
     import pyarrow as pa
 
-    count = -(-sum(file.size_bytes for file in wanted) // part_bytes)
+    count = min(-(-sum(file.size_bytes for file in wanted) // part_bytes), MOST_PARTS)
     if count <= 1:
         yield read_chain(files, wanted, upsert_key)
         return
@@ -238,9 +242,15 @@ def newest_in_parts(
             for file in wanted:
                 read = files.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
                 table = _marked(conformed_to_schema(read, rows))
-                numbers = (keys_of(table, key).hash_rows(seed=0) % count).to_numpy()
-                for number, stream in enumerate(streams):
-                    stream.write_table(table.filter(pa.array(numbers == number)))
+                hashes = keys_of(table, key).hash_rows(seed=0).to_numpy()
+                numbers = (hashes % count).astype(np.int64)
+                # The newest row of a key stays the last one.
+                table = table.take(pa.array(np.argsort(numbers, kind="stable")))
+                start = 0
+                counts = np.bincount(numbers, minlength=count).tolist()
+                for stream, height in zip(streams, counts, strict=True):
+                    stream.write_table(table.slice(start, height))
+                    start += height
         for part in parts:
             part.seek(0)
             table = pa.ipc.open_stream(part).read_all()
