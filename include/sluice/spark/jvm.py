@@ -223,7 +223,7 @@ def owned_folder(prefix: str, place: Path | None = None) -> Iterator[Path]:
     It has an owner: the process that holds its lock, until it ends in whatever way.  Those with
     *prefix* that have lost theirs are deleted.
     """
-    place = place or Path(tempfile.gettempdir())
+    place, owner = place or Path(tempfile.gettempdir()), os.getpid()
     for left in place.glob(f"{prefix}*"):
         with suppress(OSError), _locked(left):
             shutil.rmtree(left, ignore_errors=True)
@@ -236,7 +236,8 @@ def owned_folder(prefix: str, place: Path | None = None) -> Iterator[Path]:
                 try:
                     yield folder
                 finally:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    if os.getpid() == owner:  # Not a fork of it that ends.
+                        shutil.rmtree(folder, ignore_errors=True)
                 return
 
 
