@@ -154,6 +154,8 @@ def test_a_watcher_that_cannot_be_built_is_named(path: str) -> None:
             lambda: Cron("@daily", timezone="Europe/Berln"),
             "timezone 'Europe/Berln', which is none; write one as 'Europe/Berlin'",
         ),
+        (lambda: Cron("@daily", timezone="Europe"), "timezone 'Europe', which is none"),
+        (lambda: Cron("@daily", timezone=""), "timezone '', which is none"),
         (lambda: OnAsset(uri=""), "empty uri"),
         (lambda: Watcher(trigger="not a path"), "write the class path"),
         (lambda: Orchestration(pool=""), "pool is empty"),

@@ -13,7 +13,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, TypeAlias
-from zoneinfo import available_timezones
+from zoneinfo import ZoneInfo, available_timezones
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.durations import PositiveDuration, in_words
@@ -52,13 +52,16 @@ class Cron:
                     f"Cron has {self.expression!r}, which is no cron expression; write minute, "
                     "hour, day, month and day of the week, e.g. '*/5 * * * *', or '@daily'"
                 )
-        zones = available_timezones()  # None where a machine has no such database.
-        if zones and self.timezone not in zones:
+        try:
+            ZoneInfo(self.timezone)
+        except (KeyError, ValueError, OSError):
+            zones = available_timezones()
             near = get_close_matches(self.timezone, zones, n=1)
-            raise ConfigurationError(
-                f"Cron has timezone {self.timezone!r}, which is none; write one as "
-                f"{(near or ['Europe/Berlin'])[0]!r}"
-            )
+            if zones:  # Not on a machine that has no such database.
+                raise ConfigurationError(
+                    f"Cron has timezone {self.timezone!r}, which is none; write one as "
+                    f"{(near or ['Europe/Berlin'])[0]!r}"
+                ) from None
 
 
 @checked_initializer
