@@ -91,8 +91,8 @@ def _unreadable_results(
     job: Job, decision: RestoreApproval, configuration: JobConfiguration
 ) -> tuple[str, ...]:
     """Types are in no fingerprint, but those of Spark code's result are declared."""
-    kept = [s for s in job.pipeline.stages.values() if isinstance(s.operation, SparkCode)]
-    if not any(stage.is_stateful for stage in kept):
+    stages = job.pipeline.stages.values()
+    if not any(isinstance(one.operation, SparkCode) and one.is_stateful for one in stages):
         return ()
     from sluice.job.analysis import problems_of_results  # It loads Polars.
 
